@@ -1,0 +1,108 @@
+package quorumlock
+
+import (
+	"fmt"
+
+	"github.com/quorumlock/quorumlock/fencing"
+	"github.com/quorumlock/quorumlock/sessions"
+)
+
+// An effect is something that an entry did, as data: the state machine decides it,
+// the node performs it. Every replica sees every effect, in log order, and acts on
+// those that concern its own process.
+type effect struct {
+	kind    effectKind
+	session sessions.ID
+	hold    uint64        // which acquisition
+	name    string        // which lock
+	token   fencing.Token // granted
+	n       uint64        // renewed, batch: its number
+	cause   cause         // refused, ended, batch
+}
+
+type effectKind uint8
+
+const (
+	renewed  effectKind = iota + 1 // a process's renewal n was applied
+	batch                          // a process's batch n was judged; cause says how if not fresh
+	booted                         // a process's life began
+	opened                         // a session was opened
+	ended                          // a session ended, and with it all it held
+	granted                        // a claim holds the lock
+	queued                         // a claim stands in line
+	refused                        // a claim cannot be had; nothing is left of it
+	released                       // a hold ended at its holder's wish
+	gone                           // a hold or wait was to be ended and was not there
+	left                           // a wait ended at the waiter's wish
+	halted                         // this replica met what it does not know, and stopped
+)
+
+// A cause says why.
+type cause uint8
+
+const (
+	causeHeld      cause = iota + 1 // somebody holds the lock
+	causeQueueFull                  // too many wait
+	causeSession                    // no such session
+	causeMode                       // the mode is unknown
+	causeRepeated                   // the acquisition number is in use
+	causeClosed                     // its owner closed it
+	causeExpired                    // it was not renewed
+	causeRestarted                  // its process began a new life
+	causeDuplicate                  // the batch was applied before
+	causeGap                        // an earlier batch is missing
+	causeStranger                   // the process's life is over
+)
+
+// err returns the public error of a refusal or an end.
+func (c cause) err() error {
+	switch c {
+	case causeHeld:
+		return ErrHeld
+	case causeQueueFull:
+		return ErrQueueFull
+	case causeMode:
+		return ErrMode
+	case causeClosed:
+		return ErrSessionClosed
+	default:
+		return ErrSessionExpired
+	}
+}
+
+func (k effectKind) String() string {
+	names := [...]string{renewed: "renewed", batch: "batch", booted: "booted", opened: "opened",
+		ended: "ended", granted: "granted", queued: "queued", refused: "refused",
+		released: "released", gone: "gone", left: "left", halted: "halted"}
+	return names[k]
+}
+
+func (c cause) String() string {
+	names := [...]string{0: "", causeHeld: "held", causeQueueFull: "queue full", causeSession: "no session",
+		causeMode: "mode", causeRepeated: "repeated", causeClosed: "closed", causeExpired: "expired", causeRestarted: "restarted",
+		causeDuplicate: "duplicate", causeGap: "gap", causeStranger: "stranger"}
+	return names[c]
+}
+
+// String is for test scripts and log lines.
+func (e effect) String() string {
+	s := e.kind.String()
+	switch e.kind {
+	case renewed, batch:
+		s = fmt.Sprintf("%s %d.%d #%d", s, e.session.Replica, e.session.Epoch, e.n)
+	case booted:
+		s = fmt.Sprintf("%s %d.%d", s, e.session.Replica, e.session.Epoch)
+	case opened, ended:
+		s = fmt.Sprintf("%s %s", s, e.session)
+	case halted:
+	default:
+		s = fmt.Sprintf("%s %q to %s/%d", s, e.name, e.session, e.hold)
+	}
+	if !e.token.IsZero() {
+		s += " token " + e.token.String()
+	}
+	if e.cause != 0 {
+		s += ": " + e.cause.String()
+	}
+	return s
+}

@@ -1,0 +1,83 @@
+package quorumlock
+
+import (
+	"context"
+	"errors"
+	"io"
+)
+
+// An engine is the replicated log as the node needs it: everything above it
+// runs unchanged over Raft (replica.go) and over a simulated log (tests).
+//
+// What an engine says of a proposal only decides whether to propose again:
+// whether it took effect is learned from apply, which every replica sees.
+type engine interface {
+	// propose asks for entry to be appended to the log. It returns nil once the
+	// entry was applied on this replica, errDropped when it is certain that it
+	// never will be, ErrClosed after close, and any other error (errUnknown, or
+	// ctx's) when nothing can be said: the entry may still be applied, much
+	// later. entry must not be changed afterwards, not even after an error.
+	propose(ctx context.Context, entry []byte) error
+
+	// barrier returns nil once this replica has applied everything that was
+	// committed anywhere when barrier was called, so that a look at the local
+	// state is linearizable. One short try: the caller tries again.
+	barrier(ctx context.Context) error
+
+	// leader returns who leads, as this replica believes, and in which term.
+	// Replica 0 stands for nobody. A hint: never a ground to grant anything.
+	leader() (replica, term uint64)
+
+	// transfer asks that leadership move to another replica and returns when it
+	// has moved or ctx ended.
+	transfer(ctx context.Context, to uint64) error
+
+	// members returns the voting replicas and the addresses they are dialled at.
+	members() map[uint64]string
+
+	// close stops at once and waits until nothing calls the stateMachine any
+	// more. It is idempotent, and safe with calls under way, which fail.
+	close() error
+}
+
+// A stateMachine is what an engine drives. apply, snapshot and restore never
+// run at the same time as each other; the function that snapshot returned does
+// run at the same time as apply, in a goroutine of its own.
+type stateMachine interface {
+	// apply applies entries in log order. It does not keep or change cmd. It
+	// never fails: what is malformed is a refusal that is the same everywhere.
+	apply(entries []logEntry)
+
+	// snapshot marks the present state in constant time and returns the
+	// function that writes it, which gives up with errStopped once stop closes.
+	// The function is called exactly once; with a nil writer it only gives
+	// back what the mark holds.
+	snapshot() func(w io.Writer, stop <-chan struct{}) error
+
+	// restore replaces the whole state by the one read from r. On error the
+	// state is as it was.
+	restore(r io.Reader, stop <-chan struct{}) error
+}
+
+// logEntry is one committed entry.
+type logEntry struct {
+	index uint64
+	cmd   []byte
+}
+
+// engineEvents are how an engine reports what nobody asked it for. They are
+// called from the engine's goroutines and must not block or call the engine.
+type engineEvents struct {
+	// leader is called when this replica learns of a new leader, or (replica 0)
+	// that there is none.
+	leader func(replica, term uint64)
+	// refused is called when peers will not talk to this replica, with an error
+	// that matches ErrWiped or ErrMembers. The replica is then of no use.
+	refused func(err error)
+}
+
+var (
+	errDropped = errors.New("quorumlock: proposal dropped")
+	errUnknown = errors.New("quorumlock: outcome of proposal unknown")
+	errStopped = errors.New("quorumlock: stopped")
+)

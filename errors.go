@@ -1,0 +1,140 @@
+package quorumlock
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/quorumlock/quorumlock/fencing"
+)
+
+// Refusals: the cluster answered, and the answer is no.
+var (
+	// ErrHeld is returned when somebody else holds the lock: at once by
+	// TryAcquire, and by Acquire when ctx ended while it stood in line. The
+	// error is a *HeldError, which names the holders.
+	ErrHeld = errors.New("quorumlock: held by another")
+	// ErrQueueFull is returned when the line of a name is as long as it may be.
+	ErrQueueFull = errors.New("quorumlock: too many wait for this name")
+	// ErrNotHeld is returned when a hold that is asked about or released is no
+	// longer there, and by Hold.Err after a Release.
+	ErrNotHeld = errors.New("quorumlock: not held")
+	// ErrMode is returned when a name is in use in another mode than asked for.
+	ErrMode = errors.New("quorumlock: in use in another mode")
+)
+
+// Losses: something that was had is gone.
+var (
+	// ErrLost is returned when a hold ended without its holder's doing. The
+	// error is a *LostError, whose cause says why.
+	ErrLost = errors.New("quorumlock: lock lost")
+	// ErrSessionExpired is returned when the session ended: the cluster ended
+	// it, or it could not be renewed for so long that it can no longer be
+	// trusted.
+	ErrSessionExpired = errors.New("quorumlock: session expired")
+	// ErrSessionClosed is returned when the session was closed by its owner.
+	ErrSessionClosed = errors.New("quorumlock: session closed")
+)
+
+// Conditions of the cluster or of this process: the same call may do later.
+var (
+	// ErrNoQuorum is returned when a majority of the replicas did not answer
+	// before ctx ended. Whether the call took effect is then unknown, but
+	// nothing of it is left behind: what it may have taken is given back.
+	ErrNoQuorum = errors.New("quorumlock: no quorum")
+	// ErrBusy is returned at once when more acquires are under way on this node
+	// than it queues.
+	ErrBusy = errors.New("quorumlock: busy")
+	// ErrClosed is returned when the node was closed.
+	ErrClosed = errors.New("quorumlock: closed")
+)
+
+// Mistakes: the same call will never do.
+var (
+	// ErrName is returned for a name that is empty, longer than MaxNameLen
+	// bytes, or not UTF-8.
+	ErrName = errors.New("quorumlock: bad name")
+	// ErrOptions is returned by Open for options that cannot work. The error
+	// lists every fault, not just the first.
+	ErrOptions = errors.New("quorumlock: bad options")
+	// ErrNilContext is returned when ctx is nil.
+	ErrNilContext = errors.New("quorumlock: nil context")
+	// ErrDirectory is returned by Open when Dir belongs to another replica,
+	// cluster or host, is in use, or holds damaged data.
+	ErrDirectory = errors.New("quorumlock: directory cannot be used")
+	// ErrWiped is returned when this replica's directory is new although its
+	// peers have seen the replica before. Votes and acknowledged entries are
+	// lost with a wiped directory; a replica that forgot them could help to
+	// grant one lock twice, so the peers refuse it.
+	ErrWiped = errors.New("quorumlock: directory was wiped under a used replica id")
+	// ErrMembers is returned when the founders do not agree on Members, or
+	// Members differs from those the directory was founded with.
+	ErrMembers = errors.New("quorumlock: members differ")
+	// ErrFormat is returned when the log or a snapshot holds something that
+	// this version does not know: it was written by a newer one, or is damaged.
+	ErrFormat = errors.New("quorumlock: unknown or damaged format")
+)
+
+// A HeldError says who holds a lock that could not be had. It matches ErrHeld
+// with errors.Is, and the ctx error too when it was ctx that ended the wait.
+type HeldError struct {
+	Name    string   // the lock
+	Holders []Holder // who holds it, as this replica last saw it
+	Ahead   int      // how many stood in line before us; 0 for TryAcquire
+	ctxErr  error
+}
+
+func (e *HeldError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "quorumlock: %q is held", e.Name)
+	for i, h := range e.Holders {
+		if i > 0 {
+			b.WriteString(" and")
+		}
+		fmt.Fprintf(&b, " by %s (session %s, token %s)", h.Owner, h.Session, h.Token)
+	}
+	if e.Ahead > 0 {
+		fmt.Fprintf(&b, ", %d ahead in line", e.Ahead)
+	}
+	if e.ctxErr != nil {
+		fmt.Fprintf(&b, ": %v", e.ctxErr)
+	}
+	return b.String()
+}
+
+// Unwrap makes errors.Is find ErrHeld and the ctx error.
+func (e *HeldError) Unwrap() []error {
+	if e.ctxErr != nil {
+		return []error{ErrHeld, e.ctxErr}
+	}
+	return []error{ErrHeld}
+}
+
+// A LostError says which hold was lost, when and why. It matches ErrLost with
+// errors.Is, and its cause: ErrNoQuorum when the cluster could not be reached
+// for so long that the hold can no longer be trusted, ErrSessionExpired when
+// the session ended, ErrClosed when the node was closed.
+type LostError struct {
+	Name  string        // the lock
+	Token fencing.Token // of the hold that is gone
+	Cause error         // why
+	At    time.Time     // when this process learned of it, by its wall clock
+}
+
+func (e *LostError) Error() string {
+	return fmt.Sprintf("quorumlock: lost %q (token %s): %v", e.Name, e.Token, e.Cause)
+}
+
+// Unwrap makes errors.Is find ErrLost and the cause.
+func (e *LostError) Unwrap() []error { return []error{ErrLost, e.Cause} }
+
+// ctxError joins the library's own error with that of the caller's ctx, so that
+// errors.Is finds both.
+type ctxError struct {
+	err    error
+	ctxErr error
+}
+
+func (e *ctxError) Error() string   { return e.err.Error() + ": " + e.ctxErr.Error() }
+func (e *ctxError) Unwrap() []error { return []error{e.err, e.ctxErr} }

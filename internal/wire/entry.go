@@ -1,0 +1,208 @@
+package wire
+
+import "unicode/utf8"
+
+// EntryVersion is the version of log entries that this package writes.
+const EntryVersion = 1
+
+// An Op is what a command does. The numbers are part of the format.
+type Op uint8
+
+const (
+	Boot    Op = 1 // a process begins its life: ends what its former life held
+	Open    Op = 2 // opens a session
+	Close   Op = 3 // ends a session
+	Acquire Op = 4 // takes a lock, or its place in line
+	Release Op = 5 // ends one hold
+	Cancel  Op = 6 // ends one wait, or the hold that came of it
+	Expire  Op = 7 // ends the sessions of a process that was not renewed
+
+	lastOp = Expire
+)
+
+// String returns the operation's name in lower case.
+func (op Op) String() string {
+	names := [...]string{Boot: "boot", Open: "open", Close: "close", Acquire: "acquire",
+		Release: "release", Cancel: "cancel", Expire: "expire"}
+	if int(op) < len(names) && names[op] != "" {
+		return names[op]
+	}
+	return "op?"
+}
+
+// An Entry is one entry of the log: everything that one process had to say at one
+// moment.
+type Entry struct {
+	Replica uint64 // who speaks
+	Epoch   uint64 // in which life
+	Renewal uint64 // number of the renewal that this entry is; 0 for none
+	Batch   uint64 // its place in the stream of the process's batches; 0 for outside
+	At      int64  // Unix milliseconds by the speaker's wall clock; for display only
+
+	Commands []Command
+}
+
+// A Command is one operation. Which fields count depends on Op; the others are
+// zero and are not written.
+type Command struct {
+	Op      Op
+	Session uint64 // Open, Close, Acquire, Release, Cancel: session number in the process
+	Hold    uint64 // Acquire, Release, Cancel: acquisition number in the process
+	Name    string // Acquire
+	Mode    uint8  // Acquire
+	Wait    bool   // Acquire: stand in line if it cannot be had at once
+	Limit   uint64 // Acquire: how many may stand in line already
+	TTL     uint64 // Open, Expire: milliseconds
+	Owner   string // Open
+	Replica uint64 // Expire: whose sessions
+	Epoch   uint64 // Expire
+	Renewal uint64 // Expire: the renewal it was judged by
+}
+
+// arity is how many elements each operation's array has, itself included.
+func arity(op Op) int {
+	switch op {
+	case Boot:
+		return 1
+	case Open:
+		return 4
+	case Close:
+		return 2
+	case Acquire:
+		return 7
+	case Release, Cancel:
+		return 3
+	case Expire:
+		return 5
+	}
+	return 0
+}
+
+const entryArity = 6
+
+// AppendEntry appends e's encoding to b. Its caller has checked what e says: names
+// and owners are within their limits.
+func AppendEntry(b []byte, e *Entry) []byte {
+	return encode(append(b, EntryVersion), func(w writer) {
+		w.array(entryArity)
+		w.uint(e.Replica)
+		w.uint(e.Epoch)
+		w.uint(e.Renewal)
+		w.uint(e.Batch)
+		w.int(e.At)
+		w.array(len(e.Commands))
+		for i := range e.Commands {
+			w.command(&e.Commands[i])
+		}
+	})
+}
+
+func (w writer) command(c *Command) {
+	w.array(arity(c.Op))
+	w.uint(uint64(c.Op))
+	switch c.Op {
+	case Open:
+		w.uint(c.Session)
+		w.uint(c.TTL)
+		w.string(c.Owner)
+	case Close:
+		w.uint(c.Session)
+	case Acquire:
+		w.uint(c.Session)
+		w.uint(c.Hold)
+		w.string(c.Name)
+		w.uint(uint64(c.Mode))
+		w.bool(c.Wait)
+		w.uint(c.Limit)
+	case Release, Cancel:
+		w.uint(c.Session)
+		w.uint(c.Hold)
+	case Expire:
+		w.uint(c.Replica)
+		w.uint(c.Epoch)
+		w.uint(c.Renewal)
+		w.uint(c.TTL)
+	}
+}
+
+// DecodeEntry decodes b into e, whose Commands are reused. It returns an error
+// matching ErrVersion or ErrMalformed, never panics, and keeps nothing of b. The
+// answer depends on b alone, so every replica of one version gives the same.
+func DecodeEntry(b []byte, e *Entry) error {
+	commands := e.Commands[:0]
+	*e = Entry{Commands: commands}
+	if len(b) == 0 {
+		return malformed("empty entry")
+	}
+	if b[0] > EntryVersion {
+		return ErrVersion
+	}
+	if b[0] == 0 {
+		return malformed("entry version 0")
+	}
+	r := getReader(b[1:])
+	defer r.put()
+	r.array(entryArity, "entry")
+	e.Replica = r.uint()
+	e.Epoch = r.uint()
+	e.Renewal = r.uint()
+	e.Batch = r.uint()
+	e.At = r.int()
+	n := r.arrayLen(MaxCommands, "commands")
+	for i := 0; i < n && r.err == nil; i++ {
+		var c Command
+		r.command(&c)
+		commands = append(commands, c)
+	}
+	e.Commands = commands
+	if r.err == nil && r.left() > 0 {
+		r.fail("%d bytes after the entry", r.left())
+	}
+	if r.err == nil && (e.Replica == 0 || e.Epoch == 0) {
+		r.fail("no speaker")
+	}
+	return r.err
+}
+
+func (r *reader) command(c *Command) {
+	n := r.arrayLen(16, "command")
+	op := r.uint()
+	if op == 0 || op > uint64(lastOp) {
+		r.fail("operation %d", op)
+		return
+	}
+	c.Op = Op(op)
+	if n != arity(c.Op) {
+		r.fail("%s with %d fields", c.Op, n)
+		return
+	}
+	switch c.Op {
+	case Open:
+		c.Session = r.uint()
+		c.TTL = r.uint()
+		c.Owner = r.text(MaxOwner, "owner")
+	case Close:
+		c.Session = r.uint()
+	case Acquire:
+		c.Session = r.uint()
+		c.Hold = r.uint()
+		c.Name = r.text(MaxName, "name")
+		c.Mode = r.uint8()
+		c.Wait = r.bool()
+		c.Limit = r.uint()
+		if r.err == nil && c.Name == "" {
+			r.fail("empty name")
+		}
+	case Release, Cancel:
+		c.Session = r.uint()
+		c.Hold = r.uint()
+	case Expire:
+		c.Replica = r.uint()
+		c.Epoch = r.uint()
+		c.Renewal = r.uint()
+		c.TTL = r.uint()
+	}
+}
+
+// ValidText reports whether s can stand in an entry: UTF-8 of at most limit bytes.
+func ValidText(s string, limit int) bool { return len(s) <= limit && utf8.ValidString(s) }

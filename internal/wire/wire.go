@@ -1,0 +1,40 @@
+// Package wire is the durable format: what stands in the log and in snapshots.
+//
+// Log entries and snapshots live as long as the cluster, and five replicas of
+// two versions may read them during an upgrade. So each begins with a version
+// byte; within a version every array has exactly the length that is written here;
+// a new field or operation raises the version, is appended, and takes no old
+// number. There are no maps, whose order would differ between replicas.
+//
+// The encoding is msgpack, written and read field by field: no reflection, and
+// every length is checked before anything is allocated for it.
+package wire
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Limits that decide an outcome. They are constants of the format and not options,
+// since two replicas with different ones would diverge.
+const (
+	// MaxName is the longest lock name, in bytes.
+	MaxName = 512
+	// MaxOwner is the longest owner name, in bytes.
+	MaxOwner = 256
+	// MaxCommands is how many commands one entry may carry.
+	MaxCommands = 1 << 14
+	// MaxWaiters is how many claims may stand in one line.
+	MaxWaiters = 1 << 20
+)
+
+var (
+	// ErrVersion is returned for what a newer version has written.
+	ErrVersion = errors.New("wire: written by a newer version")
+	// ErrMalformed is returned for what no version has written.
+	ErrMalformed = errors.New("wire: malformed")
+)
+
+func malformed(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrMalformed, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,336 @@
+package quorumlock
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/quorumlock/quorumlock/fencing"
+	"github.com/quorumlock/quorumlock/internal/wire"
+	"github.com/quorumlock/quorumlock/queue"
+	"github.com/quorumlock/quorumlock/sessions"
+)
+
+// lockFSM is the rules and nothing else: a pure function of the log. An entry goes
+// in, effects come out as data. It reads no clock and no option, starts nothing
+// and waits for nothing; equal logs give equal states, effects and snapshots.
+//
+// It is not safe for concurrent use.
+type lockFSM struct {
+	token  fencing.Token // the last one granted; one counter for all names, so that an idle name costs nothing
+	roll   *sessions.Roll
+	table  table
+	claims map[sessions.ID]map[uint64]*queue.Claim // every claim of every live session, by acquisition number
+
+	halted  error // set once an entry was met that this version does not know
+	entry   wire.Entry
+	effects []effect
+}
+
+func newLockFSM() *lockFSM {
+	return &lockFSM{roll: new(sessions.Roll), claims: make(map[sessions.ID]map[uint64]*queue.Claim)}
+}
+
+// apply applies one entry and returns its effects, which are good until the next
+// call. What is malformed has none, on every replica alike. An entry of a newer
+// version halts this replica's state machine: it cannot know what the others did.
+func (f *lockFSM) apply(cmd []byte) []effect {
+	f.effects = f.effects[:0]
+	if f.halted != nil {
+		return nil
+	}
+	e := &f.entry
+	switch err := wire.DecodeEntry(cmd, e); {
+	case errors.Is(err, wire.ErrVersion):
+		f.halted = fmt.Errorf("%w: %w", ErrFormat, err)
+		f.emit(effect{kind: halted})
+		return f.effects
+	case err != nil:
+		return nil
+	}
+	speaker := sessions.ID{Replica: e.Replica, Epoch: e.Epoch}
+	if e.Batch == 0 {
+		f.outside(e)
+	} else if f.admitBatch(speaker, e) {
+		for i := range e.Commands {
+			f.command(speaker, e.At, &e.Commands[i])
+		}
+	}
+	return f.effects
+}
+
+func (f *lockFSM) emit(e effect) { f.effects = append(f.effects, e) }
+
+// outside applies an entry that stands outside its process's stream of batches:
+// what may be applied late or twice and still be right.
+func (f *lockFSM) outside(e *wire.Entry) {
+	for i := range e.Commands {
+		switch c := &e.Commands[i]; c.Op {
+		case wire.Boot:
+			f.boot(e)
+		case wire.Expire:
+			ttl := time.Duration(min(c.TTL, uint64(maxTTL/time.Millisecond))) * time.Millisecond
+			f.end(f.roll.Expire(c.Replica, c.Epoch, c.Renewal, ttl), causeExpired, e.At)
+		}
+	}
+	f.renew(e)
+}
+
+func (f *lockFSM) boot(e *wire.Entry) {
+	before, ok := f.roll.Boot(e.Replica, e.Epoch)
+	if !ok {
+		return
+	}
+	f.end(before, causeRestarted, e.At)
+	f.emit(effect{kind: booted, session: sessions.ID{Replica: e.Replica, Epoch: e.Epoch}})
+}
+
+func (f *lockFSM) renew(e *wire.Entry) {
+	if f.roll.Renew(e.Replica, e.Epoch, e.Renewal) {
+		f.emit(effect{kind: renewed, session: sessions.ID{Replica: e.Replica, Epoch: e.Epoch}, n: e.Renewal})
+	}
+}
+
+// admitBatch reports whether the entry's commands are to be applied. The renewal
+// that travels with them counts in any case: it says that the process lives, not
+// what it wants.
+func (f *lockFSM) admitBatch(speaker sessions.ID, e *wire.Entry) bool {
+	f.renew(e)
+	var why cause
+	switch f.roll.Admit(e.Replica, e.Epoch, e.Batch) {
+	case sessions.Duplicate:
+		why = causeDuplicate
+	case sessions.Gap:
+		why = causeGap
+	case sessions.Stranger:
+		why = causeStranger
+	}
+	f.emit(effect{kind: batch, session: speaker, n: e.Batch, cause: why})
+	return why == 0
+}
+
+func (f *lockFSM) command(id sessions.ID, at int64, c *wire.Command) {
+	id.Seq = c.Session
+	switch c.Op {
+	case wire.Open:
+		f.open(id, at, c)
+	case wire.Close:
+		if s := f.roll.Close(id); s != nil {
+			f.end([]*sessions.Session{s}, causeClosed, at)
+		} else {
+			f.emit(effect{kind: ended, session: id, cause: causeSession})
+		}
+	case wire.Acquire:
+		f.acquire(id, at, c)
+	case wire.Release, wire.Cancel:
+		f.giveBack(id, at, c.Hold)
+	}
+}
+
+func (f *lockFSM) open(id sessions.ID, at int64, c *wire.Command) {
+	ttl := time.Duration(min(c.TTL, uint64(maxTTL/time.Millisecond))) * time.Millisecond
+	f.roll.Open(sessions.Session{ID: id, TTL: ttl, Owner: c.Owner, OpenedAt: at})
+	f.emit(effect{kind: opened, session: id})
+}
+
+func (f *lockFSM) acquire(id sessions.ID, at int64, c *wire.Command) {
+	e := effect{kind: refused, session: id, hold: c.Hold, name: c.Name}
+	switch mode := queue.Mode(c.Mode); {
+	case f.roll.Session(id) == nil:
+		e.cause = causeSession
+	case f.claim(id, c.Hold) != nil:
+		e.cause = causeRepeated // no honest process does this; two claims under one number could not be told apart
+	case !mode.Valid():
+		e.cause = causeMode
+	default:
+		f.enter(&e, at, c)
+	}
+	f.emit(e)
+}
+
+// enter grants the lock, or gives the claim its place in line, or neither.
+func (f *lockFSM) enter(e *effect, at int64, c *wire.Command) {
+	if l := f.table.find(c.Name); l != nil && !l.Free(queue.Mode(c.Mode)) {
+		if !c.Wait {
+			e.cause = causeHeld
+			return
+		}
+		if uint64(l.Waiting()) >= min(c.Limit, wire.MaxWaiters) {
+			e.cause = causeQueueFull
+			return
+		}
+	}
+	line := f.table.edit(c.Name)
+	claim := &queue.Claim{Session: e.session, Seq: c.Hold, Mode: queue.Mode(c.Mode), At: at}
+	f.index(claim)
+	e.name = line.Name
+	if line.Free(claim.Mode) {
+		f.grant(line, claim, at)
+		e.kind, e.token = granted, claim.Token
+	} else {
+		line.Wait(claim)
+		e.kind = queued
+	}
+}
+
+func (f *lockFSM) index(c *queue.Claim) {
+	own := f.claims[c.Session]
+	if own == nil {
+		own = make(map[uint64]*queue.Claim)
+		f.claims[c.Session] = own
+	}
+	own[c.Seq] = c
+}
+
+func (f *lockFSM) grant(l *queue.Line, c *queue.Claim, at int64) {
+	f.token++
+	c.At = at
+	l.Hold(c, f.token)
+}
+
+// promote grants a line's lock to whoever is next, in the same entry that made it
+// free.
+func (f *lockFSM) promote(l *queue.Line, at int64) {
+	for c := l.Next(); c != nil; c = l.Next() {
+		f.grant(l, c, at)
+		f.emit(effect{kind: granted, session: c.Session, hold: c.Seq, name: l.Name, token: c.Token})
+	}
+	f.table.tidy(l)
+}
+
+// giveBack ends one claim, whether it holds or still waits. It names the
+// acquisition and not the lock, so it can never end another one. A release and a
+// cancel are the same here: what a cancel finds granted, its caller no longer
+// wants. And since batches are applied in order, no acquire comes after its cancel.
+func (f *lockFSM) giveBack(id sessions.ID, at int64, hold uint64) {
+	c := f.claims[id][hold]
+	if c == nil {
+		f.emit(effect{kind: gone, session: id, hold: hold})
+		return
+	}
+	l := c.Line()
+	e := effect{kind: left, session: id, hold: hold, name: l.Name}
+	if c.Holds() {
+		e.kind = released
+	}
+	f.drop(c)
+	delete(f.claims[id], hold)
+	f.emit(e)
+	f.promote(l, at)
+}
+
+func (f *lockFSM) drop(c *queue.Claim) {
+	f.table.touchLine(c.Line())
+	c.Leave()
+}
+
+// end frees all that these sessions held, takes their waiters out of every line,
+// and grants each lock to whoever is next. The sessions are off the roll already.
+// All their claims leave before any lock is granted, so that none is granted to
+// one of them.
+func (f *lockFSM) end(over []*sessions.Session, why cause, at int64) {
+	var lines []*queue.Line
+	for _, s := range over {
+		own := f.claims[s.ID]
+		for _, seq := range slices.Sorted(maps.Keys(own)) {
+			c := own[seq]
+			lines = append(lines, c.Line())
+			f.drop(c)
+		}
+		delete(f.claims, s.ID)
+		f.emit(effect{kind: ended, session: s.ID, cause: why})
+	}
+	for _, l := range lines {
+		if f.table.find(l.Name) == l { // a line may stand twice and be gone by now
+			f.promote(l, at)
+		}
+	}
+}
+
+// claim returns a live session's claim, or nil.
+func (f *lockFSM) claim(id sessions.ID, hold uint64) *queue.Claim { return f.claims[id][hold] }
+
+// mark captures the state at this moment, at a cost that does not grow with the
+// number of locks. The capture is to be dropped by the caller.
+func (f *lockFSM) mark() (head []byte, c *capture) {
+	head = wire.AppendHead(nil, wire.Head{Token: f.token, Roll: f.roll, Lines: f.table.n})
+	return head, f.table.mark()
+}
+
+// bytes returns a whole snapshot.
+func (f *lockFSM) bytes() []byte {
+	var b bytes.Buffer
+	w := wire.NewSnapshotWriter(&b)
+	head, c := f.mark()
+	defer c.drop()
+	_, _ = w.Write(head) // a bytes.Buffer takes everything
+	var page []byte
+	for i := range pages {
+		page = c.take(page[:0], i)
+		_, _ = w.Write(page)
+	}
+	_ = w.Close()
+	return b.Bytes()
+}
+
+// restoreFSM reads a snapshot. Its errors match ErrFormat when it was the snapshot
+// that was at fault.
+func restoreFSM(r io.Reader, stop <-chan struct{}) (*lockFSM, error) {
+	src, head, err := wire.ReadSnapshot(r)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
+	}
+	f := newLockFSM()
+	f.token = head.Token
+	f.roll = head.Roll
+	for i := 0; ; i++ {
+		if i%1024 == 0 && isClosed(stop) {
+			return nil, errStopped
+		}
+		l, err := src.Line()
+		if err == io.EOF {
+			return f, nil
+		}
+		if err == nil {
+			err = f.adopt(l)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrFormat, err)
+		}
+	}
+}
+
+// adopt takes over a line from a snapshot.
+func (f *lockFSM) adopt(l *queue.Line) error {
+	if l.Empty() || f.table.find(l.Name) != nil {
+		return fmt.Errorf("%w: line %q is empty or stands twice", wire.ErrMalformed, l.Name)
+	}
+	for _, side := range []func(func(*queue.Claim) bool){l.Holders(), l.Waiters()} {
+		for c := range side {
+			switch {
+			case f.roll.Session(c.Session) == nil:
+				return fmt.Errorf("%w: %q: claim of session %s, which is not on the roll", wire.ErrMalformed, l.Name, c.Session)
+			case f.claim(c.Session, c.Seq) != nil:
+				return fmt.Errorf("%w: %q: claim %s/%d stands twice", wire.ErrMalformed, l.Name, c.Session, c.Seq)
+			case c.Token > f.token:
+				return fmt.Errorf("%w: %q: token %s was never granted", wire.ErrMalformed, l.Name, c.Token)
+			}
+			f.index(c)
+		}
+	}
+	f.table.put(l)
+	return nil
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,101 @@
+package quorumlock
+
+import (
+	"io"
+	"sync"
+
+	"github.com/quorumlock/quorumlock/internal/wire"
+)
+
+// A machine is the state machine as the engine drives it: the rules, a lock around
+// them, and the way their effects take to the node.
+type machine struct {
+	// perform is called with every entry's effects, and restored after the state
+	// was replaced by a snapshot's, both with mu held: they must not block.
+	perform  func(effects []effect)
+	restored func()
+
+	mu      sync.RWMutex
+	fsm     *lockFSM
+	applied uint64 // index of the last entry applied
+}
+
+var _ stateMachine = (*machine)(nil)
+
+func newMachine() *machine { return &machine{fsm: newLockFSM()} }
+
+func (m *machine) apply(entries []logEntry) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range entries {
+		effects := m.fsm.apply(e.cmd)
+		m.applied = e.index
+		if len(effects) > 0 {
+			m.perform(effects)
+		}
+	}
+}
+
+// snapshot marks the state. Writing it then takes the lock a page at a time, so the
+// log goes on meanwhile.
+func (m *machine) snapshot() func(io.Writer, <-chan struct{}) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.fsm.halted != nil {
+		// What this replica has is not what the others have: it must not be kept.
+		return func(io.Writer, <-chan struct{}) error { return errStopped }
+	}
+	head, c := m.fsm.mark()
+	return func(w io.Writer, stop <-chan struct{}) error {
+		defer func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			c.drop()
+		}()
+		if w == nil {
+			return nil
+		}
+		return m.write(wire.NewSnapshotWriter(w), head, c, stop)
+	}
+}
+
+func (m *machine) write(w *wire.SnapshotWriter, head []byte, c *capture, stop <-chan struct{}) error {
+	if _, err := w.Write(head); err != nil {
+		return err
+	}
+	var page []byte
+	for i := range pages {
+		if isClosed(stop) {
+			return errStopped
+		}
+		m.mu.Lock()
+		page = c.take(page[:0], i)
+		m.mu.Unlock()
+		if len(page) == 0 {
+			continue
+		}
+		if _, err := w.Write(page); err != nil {
+			return err
+		}
+	}
+	return w.Close()
+}
+
+func (m *machine) restore(r io.Reader, stop <-chan struct{}) error {
+	fsm, err := restoreFSM(r, stop)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fsm = fsm
+	m.restored()
+	return nil
+}
+
+// read calls f with the state, which f must neither change nor keep.
+func (m *machine) read(f func(*lockFSM)) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	f(m.fsm)
+}

@@ -1,0 +1,225 @@
+package quorumlock
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/quorumlock/quorumlock/internal/peer"
+)
+
+const (
+	// MaxNameLen is the longest lock name, in bytes.
+	MaxNameLen = 512
+	// MaxOwnerLen is the longest owner name, in bytes.
+	MaxOwnerLen = 256
+
+	// DefaultSessionTTL is the SessionTTL of Options that set none.
+	DefaultSessionTTL = 10 * time.Second
+	// DefaultElectionTimeout is the ElectionTimeout of Options that set none.
+	DefaultElectionTimeout = time.Second
+
+	// minElectionTimeout keeps elections well above the heartbeats, the ticks
+	// and an ordinary fsync.
+	minElectionTimeout = 100 * time.Millisecond
+	// maxTTL bounds how long a crashed process can keep others waiting.
+	maxTTL = 24 * time.Hour
+	// ttlElections is how many election timeouts a TTL must at least last, so
+	// that a session outlives a change of leader. See docs/ARCHITECTURE.md.
+	ttlElections = 5
+)
+
+// Options say who this replica is and where it keeps its log. ReplicaID,
+// Address, Dir and, at the first start of a founder, Members are required; every
+// other field's zero value is its default.
+type Options struct {
+	// ReplicaID names this replica for ever: not 0, unique in the cluster, and
+	// never used again once its directory is lost.
+	ReplicaID uint64
+	// Address is the host:port at which the other replicas dial this one.
+	Address string
+	// Listen is the host:port to bind. Default: Address.
+	Listen string
+	// Members are the founders of the cluster, replica id to Address: the same
+	// map on each of them, this replica included. Five is the number to use: any
+	// two may then fail. May be left empty with Join, and on a restart.
+	Members map[uint64]string
+	// Join marks the first start of a replica that was added to a running
+	// cluster, in place of Members.
+	Join bool
+	// Dir is where the log and the snapshots are kept. One process at a time may
+	// use it, always under the same ReplicaID, Cluster and hostname.
+	Dir string
+	// Cluster is the name of the cluster: differently named ones refuse each
+	// other. Default: "quorumlock".
+	Cluster string
+	// Owner is shown as the holder's name to those who wait; it decides nothing.
+	// At most MaxOwnerLen bytes of UTF-8. Default: hostname/pid.
+	Owner string
+	// SessionTTL is within what time after a crash a session's locks come free.
+	// At least five times ElectionTimeout, at most 24 h. Default: 10 s.
+	SessionTTL time.Duration
+	// ElectionTimeout is how long a leader may be silent before the others
+	// elect a new one; it must be equal on all replicas, and at least three
+	// times as long as the slowest fsync of the disks. At least 100 ms. Default: 1 s.
+	ElectionTimeout time.Duration
+	// Logger receives the library's and the engine's log lines. Default: none,
+	// a library does not print.
+	Logger *slog.Logger
+	// OnFatal has the last word before the process is stopped because its disk
+	// can no longer be trusted. It has two seconds. The panic that follows
+	// cannot be recovered.
+	OnFatal func(error)
+	// OnJeopardy is called, in a goroutine of its own, when a session could not
+	// be renewed for half of the time for which it can be trusted: its locks
+	// will be lost at until unless a renewal succeeds before.
+	OnJeopardy func(s *Session, until time.Time)
+
+	clock  clock.Clock  // tests: the time source of the node's loops
+	trust  trustClock   // tests: the clock by which a holder judges its own lease
+	faults *peer.Faults // tests: what the network does to messages
+}
+
+// complete returns a copy with every default filled in, or an error that lists
+// every fault. It has no side effect.
+func (o Options) complete() (Options, error) {
+	o.fillDefaults()
+	var faults []error
+	fault := func(format string, args ...any) {
+		faults = append(faults, fmt.Errorf(format, args...))
+	}
+	if o.ReplicaID == 0 {
+		fault("ReplicaID is 0: it must be a positive number, unique in the cluster")
+	}
+	checkAddress(fault, "Address", o.Address)
+	if o.Listen != o.Address {
+		checkAddress(fault, "Listen", o.Listen)
+	}
+	o.checkMembers(fault)
+	if o.Dir == "" {
+		fault("Dir is empty: a replica needs a directory for its log")
+	}
+	if n := len(o.Cluster); n > 128 || !utf8.ValidString(o.Cluster) {
+		fault("Cluster %q: must be UTF-8 of at most 128 bytes", o.Cluster)
+	}
+	if n := len(o.Owner); n > MaxOwnerLen || !utf8.ValidString(o.Owner) {
+		fault("Owner %q: must be UTF-8 of at most %d bytes", o.Owner, MaxOwnerLen)
+	}
+	if o.ElectionTimeout < minElectionTimeout {
+		fault("ElectionTimeout is %v: must be at least %v", o.ElectionTimeout, minElectionTimeout)
+	}
+	if err := checkTTL(o.SessionTTL, o.ElectionTimeout); err != nil {
+		fault("SessionTTL is %w", err)
+	}
+	if len(faults) > 0 {
+		return Options{}, fmt.Errorf("%w: %w", ErrOptions, errors.Join(faults...))
+	}
+	return o, nil
+}
+
+func (o *Options) fillDefaults() {
+	if o.Listen == "" {
+		o.Listen = o.Address
+	}
+	if o.Cluster == "" {
+		o.Cluster = "quorumlock"
+	}
+	if o.Owner == "" {
+		host, _ := os.Hostname()
+		o.Owner = host + "/" + strconv.Itoa(os.Getpid())
+	}
+	if o.SessionTTL == 0 {
+		o.SessionTTL = DefaultSessionTTL
+	}
+	if o.ElectionTimeout == 0 {
+		o.ElectionTimeout = DefaultElectionTimeout
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.clock == nil {
+		o.clock = clock.New()
+	}
+	if o.trust == nil {
+		o.trust = trustClockFor(o.clock)
+	}
+	o.Members = maps.Clone(o.Members)
+}
+
+func (o *Options) checkMembers(fault func(string, ...any)) {
+	if o.Join && len(o.Members) > 0 {
+		fault("Join is set and Members has %d entries: a replica either founds the cluster or joins it", len(o.Members))
+	}
+	if len(o.Members) == 0 {
+		return // whether that will do depends on what Dir holds
+	}
+	seen := make(map[string]uint64, len(o.Members))
+	for _, id := range slices.Sorted(maps.Keys(o.Members)) {
+		addr := o.Members[id]
+		if id == 0 {
+			fault("Members has replica id 0: ids must be positive")
+		}
+		checkAddress(fault, fmt.Sprintf("Members[%d]", id), addr)
+		if other, dup := seen[addr]; dup {
+			fault("Members[%d] and Members[%d] have the same address %q", other, id, addr)
+		}
+		seen[addr] = id
+	}
+	switch own, ok := o.Members[o.ReplicaID]; {
+	case !ok && o.ReplicaID != 0:
+		fault("ReplicaID %d is not among Members %v", o.ReplicaID, slices.Sorted(maps.Keys(o.Members)))
+	case ok && own != o.Address:
+		fault("Members[%d] is %q but Address is %q: they must be equal", o.ReplicaID, own, o.Address)
+	}
+}
+
+func checkAddress(fault func(string, ...any), field, addr string) {
+	if addr == "" {
+		fault("%s is empty: must be host:port", field)
+		return
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		fault("%s %q: must be host:port: %v", field, addr, err)
+		return
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		fault("%s %q: port must be a number from 1 to 65535", field, addr)
+	}
+	if host == "" && field != "Listen" {
+		fault("%s %q: the host is missing", field, addr)
+	}
+}
+
+// checkTTL reports a TTL that could not outlive a change of leader.
+func checkTTL(ttl, election time.Duration) error {
+	switch {
+	case ttl < ttlElections*election:
+		return fmt.Errorf("%v: must be at least %d times the election timeout of %v, so that a session outlives a change of leader", ttl, ttlElections, election)
+	case ttl > maxTTL:
+		return fmt.Errorf("%v: must be at most %v", ttl, maxTTL)
+	}
+	return nil
+}
+
+// checkName reports a name that cannot be locked.
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("%w: it is empty", ErrName)
+	case len(name) > MaxNameLen:
+		return fmt.Errorf("%w: %q... has %d bytes, more than %d", ErrName, name[:32], len(name), MaxNameLen)
+	case !utf8.ValidString(name):
+		return fmt.Errorf("%w: %q is not UTF-8", ErrName, name)
+	}
+	return nil
+}
