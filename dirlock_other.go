@@ -1,0 +1,13 @@
+//go:build !unix
+
+package quorumlock
+
+import (
+	"errors"
+	"os"
+)
+
+// lockFile refuses: without a lock two processes could run one replica.
+func lockFile(*os.File) (bool, error) {
+	return false, errors.New("files cannot be locked on this system")
+}

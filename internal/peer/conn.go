@@ -1,0 +1,223 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A Conn carries messages one way, to one replica.
+type Conn struct {
+	t       *Transport
+	raw     net.Conn
+	conn    net.Conn
+	replica uint64
+
+	mu sync.Mutex // one frame at a time
+}
+
+// Dial connects to replica at addr. The error is a *Refusal when the other will
+// not talk to this replica, or this one not to the other.
+func (t *Transport) Dial(ctx context.Context, replica uint64, addr string) (*Conn, error) {
+	if !t.cfg.Faults.dialable(t.cfg.Self.Replica, replica) {
+		return nil, errCut
+	}
+	ctx, cancel := context.WithTimeout(ctx, greetTimeout)
+	defer cancel()
+	defer context.AfterFunc(t.ctx, cancel)()
+	var d net.Dialer
+	raw, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("peer: dial replica %d: %w", replica, err)
+	}
+	c := &Conn{t: t, raw: raw, conn: raw, replica: replica}
+	if !t.adopt(c) {
+		_ = raw.Close()
+		return nil, ErrClosed
+	}
+	// A deadline alone would not notice that ctx was cancelled.
+	unhook := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
+	err = c.introduce(ctx)
+	if !unhook() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		c.Close()
+		return nil, fmt.Errorf("peer: replica %d at %s: %w", replica, addr, err)
+	}
+	_ = raw.SetDeadline(time.Time{})
+	return c, nil
+}
+
+// introduce does the dialler's half of the handshake.
+func (c *Conn) introduce(ctx context.Context) error {
+	t := c.t
+	tune(c.raw)
+	conn, err := t.secure(ctx, c.raw, true)
+	if err != nil {
+		return err
+	}
+	c.conn = conn
+	mine := hello{Identity: t.cfg.Self, to: c.replica, roster: t.cfg.Book.roster()}
+	if err := writeFrame(conn, kindHello, mine.encode()); err != nil {
+		return err
+	}
+	var buf []byte
+	kind, payload, err := readFrame(conn, maxGreeting, &buf)
+	switch {
+	case err != nil:
+		return err
+	case kind == kindRefuse:
+		return t.refused(payload)
+	case kind != kindWelcome:
+		return errForeign
+	}
+	if _, err := t.examine(payload, c.replica); err != nil {
+		t.refuse(conn, err)
+		return err
+	}
+	return nil
+}
+
+func (t *Transport) adopt(c *Conn) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return false
+	}
+	t.outbound[c] = struct{}{}
+	return true
+}
+
+// Close ends the connection. It is idempotent.
+func (c *Conn) Close() {
+	c.t.mu.Lock()
+	delete(c.t.outbound, c)
+	c.t.mu.Unlock()
+	_ = c.raw.Close()
+}
+
+// Send writes one message, which may be lost. It does not keep payload.
+func (c *Conn) Send(kind Kind, payload []byte) error {
+	if c.t.cfg.Faults == nil {
+		return c.write(kind, payload)
+	}
+	for _, delay := range c.t.cfg.Faults.judge(c.t.cfg.Self.Replica, c.replica) {
+		if delay == 0 {
+			if err := c.write(kind, payload); err != nil {
+				return err
+			}
+			continue
+		}
+		late := slices.Clone(payload)
+		time.AfterFunc(delay, func() { _ = c.write(kind, late) })
+	}
+	return nil
+}
+
+// SendAll writes one part of a stream of which all parts must arrive: what a
+// test takes from it ends the connection.
+func (c *Conn) SendAll(kind Kind, payload []byte) error {
+	f := c.t.cfg.Faults
+	if f != nil && len(f.judge(c.t.cfg.Self.Replica, c.replica)) == 0 {
+		return errCut
+	}
+	return c.write(kind, payload)
+}
+
+func (c *Conn) write(kind Kind, payload []byte) error {
+	if !c.t.passing() {
+		return ErrClosed
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return writeFrame(patient{c}, kind, payload)
+}
+
+// patient gives each piece of a long message its own deadline, so that a slow
+// path is not taken for a dead one.
+type patient struct{ c *Conn }
+
+func (p patient) Write(b []byte) (int, error) {
+	sent := 0
+	for {
+		piece := b[sent:min(len(b), sent+pieceLen)]
+		_ = p.c.raw.SetWriteDeadline(time.Now().Add(writeTimeout))
+		n, err := p.c.conn.Write(piece)
+		sent += n
+		if err != nil || sent == len(b) {
+			return sent, err
+		}
+	}
+}
+
+const (
+	linkDial     = 500 * time.Millisecond
+	minLinkPause = 20 * time.Millisecond
+	maxLinkPause = 250 * time.Millisecond
+	refusedPause = 3 * time.Second
+)
+
+// A Link is a lasting way to one replica: it connects again by itself, with
+// pauses so short that a replica that comes back hears from the others before
+// it could start an election. What it cannot send is lost. One goroutine may
+// use it at a time.
+type Link struct {
+	t       *Transport
+	replica uint64
+	address func() string
+	conn    *Conn
+	pause   time.Duration
+	next    time.Time
+}
+
+// Link returns a way to replica. address is asked at each attempt.
+func (t *Transport) Link(replica uint64, address func() string) *Link {
+	return &Link{t: t, replica: replica, address: address}
+}
+
+// Send sends one message or loses it. It does not keep payload.
+func (l *Link) Send(ctx context.Context, kind Kind, payload []byte) {
+	for range 2 { // the peer may have restarted since the last message
+		if l.conn == nil && !l.connect(ctx) {
+			return
+		}
+		if l.conn.Send(kind, payload) == nil {
+			return
+		}
+		l.Close()
+	}
+}
+
+func (l *Link) connect(ctx context.Context) bool {
+	if time.Now().Before(l.next) {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, linkDial)
+	defer cancel()
+	conn, err := l.t.Dial(ctx, l.replica, l.address())
+	if err == nil {
+		l.conn, l.pause = conn, 0
+		return true
+	}
+	l.pause = min(max(2*l.pause, minLinkPause), maxLinkPause)
+	wait := l.pause
+	if refusal := (*Refusal)(nil); errors.As(err, &refusal) {
+		wait = refusedPause
+	}
+	l.next = time.Now().Add(wait)
+	l.t.cfg.Logger.Debug("cannot connect", "replica", l.replica, "err", err, "pause", wait)
+	return false
+}
+
+// Close ends the present connection; the next Send makes another.
+func (l *Link) Close() {
+	if l.conn != nil {
+		l.conn.Close()
+		l.conn = nil
+	}
+}

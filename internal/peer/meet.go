@@ -1,0 +1,88 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	minMeetPause = 200 * time.Millisecond
+	maxMeetPause = 10 * time.Second
+)
+
+// Probe greets all of addresses at once and returns, when all have answered or
+// ctx ended, who welcomed this replica and who refused. Who did not answer is
+// in neither.
+func (t *Transport) Probe(ctx context.Context, addresses map[uint64]string) (welcome []uint64, refused []*Refusal) {
+	var (
+		mu sync.Mutex
+		wg sync.WaitGroup
+	)
+	for id, addr := range addresses {
+		if id == t.cfg.Self.Replica {
+			continue
+		}
+		wg.Go(func() {
+			conn, err := t.Dial(ctx, id, addr)
+			mu.Lock()
+			defer mu.Unlock()
+			var r *Refusal
+			switch {
+			case err == nil:
+				conn.Close()
+				welcome = append(welcome, id)
+			case errors.As(err, &r):
+				refused = append(refused, r)
+			}
+		})
+	}
+	wg.Wait()
+	slices.Sort(welcome)
+	slices.SortFunc(refused, func(a, b *Refusal) int { return int(a.By) - int(b.By) })
+	return welcome, refused
+}
+
+// Meet sees to it that this replica has greeted each of the others at least
+// once, so that each has the other's storage on record even when the engine
+// gives them nothing to talk about. It returns at once and goes on until all
+// are met or the Transport is closed.
+func (t *Transport) Meet(replicas []uint64, address func(uint64) string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return
+	}
+	t.workers.Go(func() {
+		for pause := minMeetPause; ; pause = min(2*pause, maxMeetPause) {
+			missing := t.unmet(replicas, address)
+			if len(missing) == 0 {
+				return
+			}
+			t.Probe(t.ctx, missing)
+			select {
+			case <-t.stop:
+				return
+			case <-time.After(pause):
+			}
+		}
+	})
+}
+
+func (t *Transport) unmet(replicas []uint64, address func(uint64) string) map[uint64]string {
+	t.mu.Lock()
+	met := maps.Clone(t.met)
+	t.mu.Unlock()
+	missing := make(map[uint64]string)
+	for _, id := range replicas {
+		if id != t.cfg.Self.Replica && !met[id] {
+			if addr := address(id); addr != "" {
+				missing[id] = addr
+			}
+		}
+	}
+	return missing
+}

@@ -1,0 +1,350 @@
+package peer
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	greetTimeout = 3 * time.Second
+	writeTimeout = 5 * time.Second
+
+	// maxStrangers bounds the connections that have not said who they are, and
+	// maxInbound those of one replica. The oldest makes way.
+	maxStrangers = 64
+	maxInbound   = 16
+
+	minAcceptPause = 5 * time.Millisecond
+	maxAcceptPause = time.Second
+
+	readBuffer = 64 << 10
+)
+
+// ErrClosed is returned once the Transport or the Conn is closed.
+var ErrClosed = errors.New("peer: closed")
+
+// Config is what a Transport needs.
+type Config struct {
+	Self     Identity
+	Book     *Book
+	Listener net.Listener
+
+	// Receive takes a message. It runs once at a time for each connection, and
+	// an error closes that connection. It does not keep payload.
+	Receive func(from uint64, kind Kind, payload []byte) error
+	// Refused is told of each refusal of this replica by another. It must not
+	// block.
+	Refused func(*Refusal)
+	// Secure, when set, turns a fresh connection into an authenticated one.
+	Secure func(ctx context.Context, conn net.Conn, dialled bool) (net.Conn, error)
+
+	Logger *slog.Logger
+	Faults *Faults
+}
+
+// A Transport is one replica's end of all its connections. It answers greetings
+// from the start; messages wait until Open.
+type Transport struct {
+	cfg     Config
+	gate    chan struct{} // closed by Open
+	stop    chan struct{} // closed by Close
+	ctx     context.Context
+	cancel  context.CancelFunc
+	workers sync.WaitGroup
+
+	mu        sync.Mutex
+	open      bool
+	closed    bool
+	strangers []net.Conn
+	inbound   map[uint64][]net.Conn
+	outbound  map[*Conn]struct{}
+	met       map[uint64]bool
+}
+
+// New starts to answer at the listener, which it owns from now on.
+func New(cfg Config) *Transport {
+	t := &Transport{
+		cfg:      cfg,
+		gate:     make(chan struct{}),
+		stop:     make(chan struct{}),
+		inbound:  make(map[uint64][]net.Conn),
+		outbound: make(map[*Conn]struct{}),
+		met:      make(map[uint64]bool),
+	}
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	t.workers.Go(t.accept)
+	return t
+}
+
+// Open lets messages pass, in both directions.
+func (t *Transport) Open() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.open {
+		t.open = true
+		close(t.gate)
+	}
+}
+
+// Close ends every connection and returns when Receive runs no more. It is
+// idempotent.
+func (t *Transport) Close() error {
+	t.mu.Lock()
+	if !t.closed {
+		t.closed = true
+		t.cancel()
+		close(t.stop)
+		_ = t.cfg.Listener.Close()
+		for _, c := range t.strangers {
+			_ = c.Close()
+		}
+		for _, conns := range t.inbound {
+			for _, c := range conns {
+				_ = c.Close()
+			}
+		}
+		for c := range t.outbound {
+			_ = c.conn.Close()
+		}
+	}
+	t.mu.Unlock()
+	t.workers.Wait()
+	return nil
+}
+
+// passing waits for Open and tells whether it came before Close.
+func (t *Transport) passing() bool {
+	select {
+	case <-t.gate:
+		return true
+	case <-t.stop:
+		return false
+	}
+}
+
+// accept goes on after every error: a process that runs out of descriptors for
+// a moment must not lose its port, let alone its life.
+func (t *Transport) accept() {
+	pause := minAcceptPause
+	for {
+		conn, err := t.cfg.Listener.Accept()
+		if err == nil {
+			pause = minAcceptPause
+			t.welcome(conn)
+			continue
+		}
+		select {
+		case <-t.stop:
+			return
+		case <-time.After(pause):
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		t.cfg.Logger.Warn("cannot accept a connection", "err", err, "pause", pause)
+		pause = min(2*pause, maxAcceptPause)
+	}
+}
+
+// welcome serves a connection in a goroutine of its own.
+func (t *Transport) welcome(conn net.Conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		_ = conn.Close()
+		return
+	}
+	if len(t.strangers) >= maxStrangers {
+		_ = t.strangers[0].Close()
+		t.strangers = t.strangers[1:]
+	}
+	t.strangers = append(t.strangers, conn)
+	t.workers.Go(func() { t.serve(conn) })
+}
+
+// serve does the acceptor's half of the handshake and then delivers messages.
+func (t *Transport) serve(raw net.Conn) {
+	defer func() { _ = raw.Close() }()
+	from, conn, err := t.greet(raw)
+	t.forget(raw)
+	if err != nil {
+		t.cfg.Logger.Debug("connection turned away", "remote", raw.RemoteAddr().String(), "err", err)
+		return
+	}
+	if !t.enlist(from, raw) {
+		return
+	}
+	defer t.discharge(from, raw)
+	if err := t.deliver(from, conn); err != nil {
+		t.cfg.Logger.Debug("connection ended", "replica", from, "err", err)
+	}
+}
+
+func (t *Transport) greet(raw net.Conn) (uint64, net.Conn, error) {
+	ctx, cancel := context.WithTimeout(t.ctx, greetTimeout)
+	defer cancel()
+	_ = raw.SetDeadline(time.Now().Add(greetTimeout))
+	tune(raw)
+	conn, err := t.secure(ctx, raw, false)
+	if err != nil {
+		return 0, nil, err
+	}
+	from, err := t.answer(conn)
+	if err != nil {
+		return 0, nil, err
+	}
+	_ = raw.SetDeadline(time.Time{})
+	return from, conn, nil
+}
+
+func (t *Transport) secure(ctx context.Context, conn net.Conn, dialled bool) (net.Conn, error) {
+	if t.cfg.Secure == nil {
+		return conn, nil
+	}
+	return t.cfg.Secure(ctx, conn, dialled)
+}
+
+// answer reads the greeting and says welcome, or refuses.
+func (t *Transport) answer(conn net.Conn) (uint64, error) {
+	var buf []byte
+	kind, payload, err := readFrame(conn, maxGreeting, &buf)
+	if err != nil {
+		return 0, err
+	}
+	if kind != kindHello {
+		return 0, errForeign
+	}
+	h, err := t.examine(payload, 0)
+	if err != nil {
+		t.refuse(conn, err)
+		return 0, err
+	}
+	mine := hello{Identity: t.cfg.Self, to: h.Replica, roster: t.cfg.Book.roster()}
+	if err := writeFrame(conn, kindWelcome, mine.encode()); err != nil {
+		return 0, err
+	}
+	return h.Replica, nil
+}
+
+// examine decides about a greeting. dialled is the replica that was dialled, 0
+// when it is the other that dialled.
+func (t *Transport) examine(payload []byte, dialled uint64) (hello, error) {
+	self := t.cfg.Self
+	refuse := func(code Code, format string, args ...any) error {
+		return &Refusal{Code: code, By: self.Replica, Text: fmt.Sprintf(format, args...)}
+	}
+	h, version, err := decodeHello(payload)
+	switch {
+	case version != protocol:
+		return h, refuse(CodeProtocol, "protocol version %d, not %d", version, protocol)
+	case err != nil:
+		return h, err
+	case h.Cluster != self.Cluster:
+		return h, refuse(CodeCluster, "this is cluster %q, not %q", self.Cluster, h.Cluster)
+	case h.to != self.Replica:
+		return h, refuse(CodeReplica, "this is replica %d, not %d", self.Replica, h.to)
+	case h.Replica == self.Replica:
+		return h, refuse(CodeReplica, "replica %d is here", self.Replica)
+	case dialled != 0 && h.Replica != dialled:
+		return h, refuse(CodeReplica, "replica %d answered in place of %d", h.Replica, dialled)
+	case h.Founders != 0 && self.Founders != 0 && h.Founders != self.Founders:
+		return h, refuse(CodeMembers, "it was founded with other members than replica %d", h.Replica)
+	}
+	if err := t.cfg.Book.admit(self.Replica, &h); err != nil {
+		return h, err
+	}
+	t.mu.Lock()
+	t.met[h.Replica] = true
+	t.mu.Unlock()
+	return h, nil
+}
+
+// refuse tells the other side why, if the error is a refusal.
+func (t *Transport) refuse(conn net.Conn, err error) {
+	var r *Refusal
+	if !errors.As(err, &r) {
+		return
+	}
+	if werr := writeFrame(conn, kindRefuse, r.encode()); werr != nil {
+		t.cfg.Logger.Debug("refusal not sent", "err", werr)
+	}
+}
+
+// deliver hands over what arrives, until the connection ends.
+func (t *Transport) deliver(from uint64, conn net.Conn) error {
+	r := bufio.NewReaderSize(conn, readBuffer)
+	var buf []byte
+	for {
+		kind, payload, err := readFrame(r, MaxPayload, &buf)
+		if err != nil {
+			return err
+		}
+		if kind == kindRefuse {
+			return t.refused(payload)
+		}
+		if kind < KindUser {
+			return errForeign
+		}
+		if !t.passing() {
+			return ErrClosed
+		}
+		if err := t.cfg.Receive(from, kind, payload); err != nil {
+			return err
+		}
+	}
+}
+
+// refused reports that the other side will not talk to this replica.
+func (t *Transport) refused(payload []byte) error {
+	r, err := decodeRefusal(payload)
+	if err != nil {
+		return err
+	}
+	t.cfg.Logger.Debug("refused", "by", r.By, "why", r.Text)
+	t.cfg.Refused(r)
+	return r
+}
+
+// forget takes conn off the strangers.
+func (t *Transport) forget(conn net.Conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.strangers = remove(t.strangers, conn)
+}
+
+// enlist makes conn one of from's, if there is still somebody to serve it.
+func (t *Transport) enlist(from uint64, conn net.Conn) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return false
+	}
+	conns := t.inbound[from]
+	if len(conns) >= maxInbound {
+		_ = conns[0].Close()
+		conns = conns[1:]
+	}
+	t.inbound[from] = append(conns, conn)
+	return true
+}
+
+func (t *Transport) discharge(from uint64, conn net.Conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.inbound[from] = remove(t.inbound[from], conn)
+}
+
+func remove(conns []net.Conn, conn net.Conn) []net.Conn {
+	for i, c := range conns {
+		if c == conn {
+			return append(conns[:i:i], conns[i+1:]...)
+		}
+	}
+	return conns
+}
