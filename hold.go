@@ -1,0 +1,191 @@
+package quorumlock
+
+import (
+	"context"
+	"time"
+
+	"github.com/quorumlock/quorumlock/fencing"
+	"github.com/quorumlock/quorumlock/internal/wire"
+)
+
+// A Hold is a lock that is held, or was: there is none that is still to be had. It
+// is safe for concurrent use.
+//
+// A hold by itself does not protect a store: a process can be stopped between its
+// last look at Err and its write, for longer than its lease. Hand Token to the
+// store with each write, and let the store refuse an older one; see package fencing.
+type Hold struct {
+	c     *claim
+	done  chan struct{} // closed when it is held no more
+	freed chan struct{} // closed when the cluster has freed it
+
+	// guarded by n.mu
+	err      error
+	contexts map[*holdContext]struct{}
+}
+
+func newHold(c *claim) *Hold {
+	return &Hold{c: c, done: make(chan struct{}), freed: make(chan struct{})}
+}
+
+// Name returns the name of the lock.
+func (h *Hold) Name() string { return h.c.name }
+
+// Token returns the fencing token: larger than that of every earlier hold of this
+// name, for ever.
+func (h *Hold) Token() fencing.Token { return h.c.token }
+
+// Session returns the session that the hold belongs to.
+func (h *Hold) Session() *Session { return h.c.session }
+
+// Done returns a channel that is closed when the hold is lost or released. In a
+// process that was stopped it is closed only when the process runs again; Err knows
+// at once.
+func (h *Hold) Done() <-chan struct{} { return h.done }
+
+// Err returns nil while the lock is held. After a loss it returns a *LostError,
+// which matches ErrLost and its cause; after Release it returns ErrNotHeld. It
+// looks at the clock itself: it is right in a process that has just woken from a
+// long stop, before any timer has run. It needs no network.
+func (h *Hold) Err() error {
+	if !isClosed(h.done) && h.c.session.alive() {
+		return nil
+	}
+	n := h.c.session.n
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.distrust(h.c.session)
+	return h.err
+}
+
+// Remaining returns for how long the lock is certainly held even if nothing more
+// is heard from the cluster: 0 once it is not held. While renewals succeed it never
+// gets near 0.
+func (h *Hold) Remaining() time.Duration {
+	if h.Err() != nil {
+		return 0
+	}
+	return max(h.c.session.remaining(), 0)
+}
+
+// Context returns a copy of parent that ends when the hold does, with context.Cause
+// telling why: a *LostError, or ErrNotHeld after Release. Its Err looks at the
+// clock as Hold.Err does. Call cancel when it is no longer needed.
+func (h *Hold) Context(parent context.Context) (ctx context.Context, cancel context.CancelFunc) {
+	inner, end := context.WithCancelCause(parent)
+	hc := &holdContext{Context: inner, h: h, end: end}
+	n := h.c.session.n
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if h.err != nil {
+		end(h.err)
+		return hc, func() {}
+	}
+	if h.contexts == nil {
+		h.contexts = make(map[*holdContext]struct{})
+	}
+	h.contexts[hc] = struct{}{}
+	return hc, func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(h.contexts, hc)
+		end(context.Canceled)
+	}
+}
+
+// A holdContext is a context whose Err does not wait for a timer.
+type holdContext struct {
+	context.Context
+	h   *Hold
+	end context.CancelCauseFunc
+}
+
+func (c *holdContext) Err() error {
+	if c.Context.Err() == nil {
+		if err := c.h.Err(); err != nil {
+			c.end(err)
+		}
+	}
+	return c.Context.Err()
+}
+
+// Validate asks the cluster whether the lock is held by this hold, and returns nil
+// if it was at some moment during the call. Otherwise it returns what Err returns,
+// or an error matching ErrNoQuorum and ctx's error when ctx ended first.
+func (h *Hold) Validate(ctx context.Context) error {
+	if err := checkCtx(ctx); err != nil {
+		return err
+	}
+	if err := h.Err(); err != nil {
+		return err
+	}
+	n := h.c.session.n
+	if err := n.barrier(ctx); err != nil {
+		return err
+	}
+	held := false
+	n.machine.read(func(f *lockFSM) {
+		c := f.claim(h.c.session.id, h.c.seq)
+		held = c != nil && c.Token == h.c.token
+	})
+	if err := h.Err(); err != nil || held {
+		return err
+	}
+	return ErrNotHeld
+}
+
+// Release gives the lock back: for this process at once, and Release returns when
+// the cluster has given it to the next in line. It ends only this acquisition,
+// never a newer one of the same name, and calling it again does no harm: every
+// call returns nil once the lock is free.
+//
+// When ctx ends first, the release goes on in the background and the error matches
+// ErrNoQuorum and ctx's error. On a ctx that had ended before, Release still waits
+// for up to an election timeout, so that a deferred Release of a cancelled call
+// does what it says. If the hold was lost before, Release returns the *LostError.
+func (h *Hold) Release(ctx context.Context) error {
+	if ctx == nil {
+		return ErrNilContext
+	}
+	n := h.c.session.n
+	n.mu.Lock()
+	n.distrust(h.c.session)
+	if h.err == nil {
+		h.finish(ErrNotHeld)
+		n.stream.say(wire.Command{Op: wire.Release, Session: h.c.session.id.Seq, Hold: h.c.seq})
+	}
+	lost := h.err
+	n.mu.Unlock()
+	if lost != ErrNotHeld {
+		return lost
+	}
+	if ctx.Err() == nil {
+		return n.await(ctx, h.freed)
+	}
+	bounded, cancel := n.clk.WithTimeout(context.WithoutCancel(ctx), n.opts.ElectionTimeout)
+	defer cancel()
+	if n.await(bounded, h.freed) == nil {
+		return nil
+	}
+	if err := n.err(); err != nil {
+		return err
+	}
+	return &ctxError{ErrNoQuorum, ctx.Err()}
+}
+
+// lose ends the hold without its holder's doing. n.mu is held.
+func (h *Hold) lose(cause error) {
+	if h.err == nil {
+		n := h.c.session.n
+		h.finish(&LostError{Name: h.c.name, Token: h.c.token, Cause: cause, At: n.clk.Now()})
+	}
+}
+
+func (h *Hold) finish(err error) {
+	h.err = err
+	close(h.done)
+	for hc := range h.contexts {
+		hc.end(err)
+	}
+	h.contexts = nil
+}

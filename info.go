@@ -1,0 +1,260 @@
+package quorumlock
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quorumlock/quorumlock/fencing"
+	"github.com/quorumlock/quorumlock/queue"
+	"github.com/quorumlock/quorumlock/sessions"
+)
+
+// A Mode is how a lock is held.
+type Mode = queue.Mode
+
+// Exclusive is the mode of a lock that is held alone.
+const Exclusive = queue.Exclusive
+
+// LockInfo describes one lock.
+type LockInfo struct {
+	Name    string
+	Mode    Mode     // zero if nobody holds it
+	Holders []Holder // in the order in which they were granted
+	Waiters []Waiter // in line, the next one first
+}
+
+// A Holder is who holds a lock. The times are for display: they come from the wall
+// clocks of two machines, and nothing is decided by them.
+type Holder struct {
+	Session    sessions.ID
+	Owner      string
+	Replica    uint64
+	Token      fencing.Token
+	AcquiredAt time.Time // by the wall clock of the process whose call made it free
+	LeaseUntil time.Time // when its session ends unless it is renewed, as seen here; zero if unknown
+}
+
+// A Waiter is who stands in line for a lock.
+type Waiter struct {
+	Session sessions.ID
+	Owner   string
+	Replica uint64
+	Since   time.Time // by the waiter's wall clock; for display
+}
+
+// Describe tells who holds a lock and who waits for it. It is linearizable: it
+// shows the effect of every call that returned anywhere before Describe was called.
+// For a name that nobody holds or waits for, Holders and Waiters are empty. Errors
+// match ErrName, ErrClosed, or ErrNoQuorum and ctx's error when ctx ended first.
+func (n *Node) Describe(ctx context.Context, name string) (LockInfo, error) {
+	if err := checkCall(ctx, name); err != nil {
+		return LockInfo{}, err
+	}
+	if err := n.barrier(ctx); err != nil {
+		return LockInfo{}, err
+	}
+	info := LockInfo{Name: name}
+	n.machine.read(func(f *lockFSM) {
+		if l := f.table.find(name); l != nil {
+			info = f.describe(l)
+		}
+	})
+	n.addLeases(&info)
+	return info, nil
+}
+
+// A ListOption changes one thing about a List.
+type ListOption func(*listOptions)
+
+type listOptions struct {
+	after string
+	limit int
+}
+
+// After makes List begin after a name: the last one of the page before.
+func After(name string) ListOption { return func(o *listOptions) { o.after = name } }
+
+// Limit sets how many locks List returns at most. Default, and the least: 1; the
+// default is 1,000, and so is what a limit below 1 stands for.
+func Limit(locks int) ListOption { return func(o *listOptions) { o.limit = locks } }
+
+const defaultListLimit = 1000
+
+// List describes the locks whose names begin with prefix and that somebody holds or
+// waits for, in the order of their names, a page at a time: see After and Limit.
+// An empty prefix stands for all.
+//
+// Each lock is shown as it was at some moment after List was called, not all of
+// them at the same one, since List never holds up the log. Its cost grows with the
+// number of all locks. Errors are those of Describe.
+func (n *Node) List(ctx context.Context, prefix string, opts ...ListOption) ([]LockInfo, error) {
+	if err := checkCtx(ctx); err != nil {
+		return nil, err
+	}
+	o := listOptions{limit: defaultListLimit}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if o.limit < 1 {
+		o.limit = defaultListLimit
+	}
+	if err := n.barrier(ctx); err != nil {
+		return nil, err
+	}
+	names, err := n.names(ctx, prefix, o)
+	if err != nil {
+		return nil, err
+	}
+	infos := make([]LockInfo, 0, len(names))
+	for chunk := range slices.Chunk(names, 100) {
+		n.machine.read(func(f *lockFSM) {
+			for _, name := range chunk {
+				if l := f.table.find(name); l != nil {
+					infos = append(infos, f.describe(l))
+				}
+			}
+		})
+	}
+	for i := range infos {
+		n.addLeases(&infos[i])
+	}
+	return infos, nil
+}
+
+// names returns the first names of a page, in order. It takes the lock once for
+// each page of the table.
+func (n *Node) names(ctx context.Context, prefix string, o listOptions) ([]string, error) {
+	var names []string
+	trim := func() {
+		slices.Sort(names)
+		names = names[:min(len(names), o.limit)]
+	}
+	for i := range pages {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		n.machine.read(func(f *lockFSM) {
+			for name := range f.table.page[i] {
+				if name > o.after && strings.HasPrefix(name, prefix) {
+					names = append(names, name)
+				}
+			}
+		})
+		if len(names) > 2*o.limit+1024 {
+			trim()
+		}
+	}
+	trim()
+	return names, nil
+}
+
+func (f *lockFSM) describe(l *queue.Line) LockInfo {
+	info := LockInfo{Name: l.Name, Holders: f.holders(l)}
+	for c := range l.Holders() {
+		info.Mode = c.Mode
+	}
+	for c := range l.Waiters() {
+		info.Waiters = append(info.Waiters, Waiter{
+			Session: c.Session, Owner: f.owner(c.Session), Replica: c.Session.Replica,
+			Since: time.UnixMilli(c.At),
+		})
+	}
+	return info
+}
+
+func (f *lockFSM) holders(l *queue.Line) []Holder {
+	var hs []Holder
+	for c := range l.Holders() {
+		hs = append(hs, Holder{
+			Session: c.Session, Owner: f.owner(c.Session), Replica: c.Session.Replica,
+			Token: c.Token, AcquiredAt: time.UnixMilli(c.At),
+		})
+	}
+	return hs
+}
+
+func (f *lockFSM) owner(id sessions.ID) string {
+	if s := f.roll.Session(id); s != nil {
+		return s.Owner
+	}
+	return ""
+}
+
+// addLeases fills in until when each holder's session lasts, as far as this replica
+// knows.
+func (n *Node) addLeases(info *LockInfo) {
+	for i := range info.Holders {
+		h := &info.Holders[i]
+		n.machine.read(func(f *lockFSM) {
+			s := f.roll.Session(h.Session)
+			if s == nil {
+				return
+			}
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			if at, ok := n.judge.RenewedAt(h.Session.Replica, h.Session.Epoch); ok {
+				h.LeaseUntil = at.Add(s.TTL).Round(0)
+			}
+		})
+	}
+}
+
+// Status is what this replica knows without asking the others.
+type Status struct {
+	ReplicaID uint64
+	Epoch     uint64            // which life of this replica's process this is
+	Ready     bool              // this life has begun in the log
+	Leader    uint64            // who leads, as this replica believes; 0 for nobody
+	Term      uint64            // of that leader
+	Applied   uint64            // index of the last log entry applied here
+	Members   map[uint64]string // voting replicas and their addresses
+	Locks     int               // names that somebody in the cluster holds or waits for
+	Sessions  int               // sessions of this process
+	Holds     int               // holds and waits of this process
+	Token     fencing.Token     // the last one granted in the cluster, as seen here
+	Err       error             // why this node can do nothing any more, or nil
+}
+
+// Status returns what this replica knows. It asks nobody, waits for nothing, and
+// may be behind the others.
+func (n *Node) Status() Status {
+	s := Status{ReplicaID: n.opts.ReplicaID, Epoch: n.self.Epoch, Ready: isClosed(n.booted)}
+	s.Leader, s.Term = n.engine.leader()
+	s.Members = maps.Clone(n.engine.members())
+	n.machine.read(func(f *lockFSM) {
+		s.Applied, s.Locks, s.Token = n.machine.applied, f.table.n, f.token
+	})
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s.Sessions, s.Holds, s.Err = len(n.sessions), len(n.claims), n.failed
+	return s
+}
+
+// barrier waits until this replica has applied everything that was committed when
+// barrier was called. A try whose answer was lost is repeated: reads can get lost
+// without a word.
+func (n *Node) barrier(ctx context.Context) error {
+	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
+		if err := n.err(); err != nil {
+			return err
+		}
+		try, cancel := n.clk.WithTimeout(ctx, n.opts.ElectionTimeout/4)
+		err := n.engine.barrier(try)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		t := n.clk.Timer(backoff)
+		select {
+		case <-t.C:
+		case <-n.ctx.Done():
+		case <-ctx.Done():
+			t.Stop()
+			return &ctxError{ErrNoQuorum, ctx.Err()}
+		}
+		t.Stop()
+	}
+}

@@ -1,0 +1,357 @@
+package quorumlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/quorumlock/quorumlock/fencing"
+	"github.com/quorumlock/quorumlock/internal/wire"
+	"github.com/quorumlock/quorumlock/sessions"
+)
+
+// A Node is this process's replica of the cluster, and the way to its locks. It is
+// safe for concurrent use. Open makes one; Shutdown or Close ends it.
+type Node struct {
+	opts    Options
+	clk     clock.Clock
+	trust   trustClock
+	log     *slog.Logger
+	machine *machine
+	engine  engine
+	self    sessions.ID // replica and epoch of this life; Seq 0
+
+	ctx     context.Context // ends when the node closes
+	stop    context.CancelFunc
+	loops   sync.WaitGroup
+	closing sync.Once
+	closed  chan struct{} // closed when Close has done all it does
+	opening singleflight.Group
+
+	// mu guards all below. The state machine's lock is taken before it, never
+	// after, and the engine is never called with it held.
+	mu                    sync.Mutex
+	failed                error         // why this node can do nothing any more
+	draining              bool          // Shutdown has begun: no new sessions
+	booted                chan struct{} // closed once this life has begun in the log
+	leader                uint64
+	term                  uint64
+	termCtx               context.Context // ends when another leader is known
+	termStop              context.CancelFunc
+	judge                 sessions.Judge
+	stream                stream
+	pulse                 pulse
+	own                   *Session // the node's own
+	sessions              map[uint64]*Session
+	claims                map[uint64]*claim
+	lastSession, lastHold uint64 // the last numbers given out
+}
+
+// Open starts this replica and returns at once: the node is there, and its calls
+// wait until the cluster has a majority. Ready tells when it has.
+//
+// It returns an error matching ErrOptions, listing every fault, before it touches
+// anything; ErrDirectory, ErrMembers or ErrWiped when Dir is not this replica's; or
+// the network's error when Listen cannot be bound.
+func Open(opts Options) (*Node, error) {
+	opts, err := opts.complete()
+	if err != nil {
+		return nil, err
+	}
+	return open(opts, openReplica)
+}
+
+// An opener makes the engine: openReplica, or a simulated one in tests.
+type opener func(o Options, m stateMachine, ev engineEvents) (engine, identity, error)
+
+func open(opts Options, openEngine opener) (*Node, error) {
+	n := &Node{
+		opts:     opts,
+		clk:      opts.clock,
+		trust:    opts.trust,
+		log:      opts.Logger,
+		machine:  newMachine(),
+		closed:   make(chan struct{}),
+		booted:   make(chan struct{}),
+		sessions: make(map[uint64]*Session),
+		claims:   make(map[uint64]*claim),
+		judge:    sessions.Judge{Stall: opts.ElectionTimeout / 2},
+	}
+	n.stream.init()
+	n.pulse.init()
+	n.machine.perform, n.machine.restored = n.perform, n.reconcile
+	n.ctx, n.stop = context.WithCancel(context.Background())
+	n.termCtx, n.termStop = context.WithCancel(n.ctx)
+
+	// The engine may apply entries before it has told us which life this is. They
+	// are of former lives, and no effect of theirs matches a zero self.
+	eng, id, err := openEngine(opts, n.machine, engineEvents{leader: n.onLeader, refused: n.fail})
+	if err != nil {
+		n.stop()
+		return nil, err
+	}
+	n.mu.Lock()
+	n.engine = eng
+	n.self = sessions.ID{Replica: opts.ReplicaID, Epoch: id.epoch}
+	n.mu.Unlock()
+
+	n.loops.Go(n.bootLoop)
+	n.loops.Go(n.renewLoop)
+	n.loops.Go(n.expiryLoop)
+	for range window {
+		n.loops.Go(n.sendLoop)
+	}
+	return n, nil
+}
+
+// Ready waits until this replica's life has begun in the log: a majority is there,
+// and what the process held in a former life is free. It returns an error matching
+// ErrNoQuorum and ctx's error if ctx ends first, or the reason for which this node
+// never will be ready: ErrWiped, ErrMembers, ErrFormat or ErrClosed.
+func (n *Node) Ready(ctx context.Context) error {
+	if err := checkCtx(ctx); err != nil {
+		return err
+	}
+	select {
+	case <-n.booted:
+		return n.err()
+	case <-n.ctx.Done():
+		return n.err()
+	case <-ctx.Done():
+		return &ctxError{ErrNoQuorum, ctx.Err()}
+	}
+}
+
+// err returns why the node can do nothing any more, or nil.
+func (n *Node) err() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.failed
+}
+
+// fail makes every call return err from now on, and every hold be lost. The first
+// error stays. It must not block: the engine calls it.
+func (n *Node) fail(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.failLocked(err)
+}
+
+func (n *Node) failLocked(err error) {
+	if n.failed != nil {
+		return
+	}
+	n.failed = err
+	for _, s := range n.sessions {
+		n.endSession(s, err)
+	}
+	n.stop()
+}
+
+// onLeader notes who leads. Calls that wait for an answer of the former leader try
+// again at once.
+func (n *Node) onLeader(replica, term uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if replica == n.leader && term == n.term {
+		return
+	}
+	n.leader, n.term = replica, term
+	if replica == n.opts.ReplicaID {
+		n.judge.Lead(n.clk.Now())
+	} else {
+		n.judge.Follow()
+	}
+	if replica != 0 {
+		n.termStop()
+		n.termCtx, n.termStop = context.WithCancel(n.ctx)
+	}
+}
+
+// Acquire takes the lock of a name, waiting in strict arrival order until it is
+// free. The hold belongs to the node's own session.
+//
+// When ctx ends first, nothing is left behind, and the error matches ctx's error
+// and either ErrHeld (a *HeldError that tells who has it) or, when no majority
+// answered, ErrNoQuorum. A lock that was granted at the very moment is returned.
+// Other errors match ErrName, ErrQueueFull, ErrBusy, ErrSessionExpired or ErrClosed.
+func (n *Node) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Hold, error) {
+	return n.onOwnSession(ctx, name, true, opts)
+}
+
+// TryAcquire takes the lock of a name if nobody has it and nobody waits for it. If
+// it is held, it returns a *HeldError, which matches ErrHeld. It waits only for the
+// cluster's answer. For ctx and other errors see Acquire.
+func (n *Node) TryAcquire(ctx context.Context, name string, opts ...AcquireOption) (*Hold, error) {
+	return n.onOwnSession(ctx, name, false, opts)
+}
+
+func (n *Node) onOwnSession(ctx context.Context, name string, wait bool, opts []AcquireOption) (*Hold, error) {
+	if err := checkCall(ctx, name); err != nil {
+		return nil, err
+	}
+	s, err := n.ownSession(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("acquire %q: %w", name, err)
+	}
+	return s.acquire(ctx, name, wait, opts)
+}
+
+// ownSession returns the node's own session, opened at its first use and again
+// after it was lost.
+func (n *Node) ownSession(ctx context.Context) (*Session, error) {
+	n.mu.Lock()
+	s, failed := n.own, n.failed
+	n.mu.Unlock()
+	if failed != nil {
+		return nil, failed
+	}
+	if s != nil && s.Err() == nil {
+		return s, nil
+	}
+	// Opened for all who ask at once, and on no one caller's ctx.
+	opened := n.opening.DoChan("own", func() (any, error) {
+		s, err := n.openSession(n.ctx, sessionOptions{ttl: n.opts.SessionTTL, owner: n.opts.Owner})
+		if err == nil {
+			n.mu.Lock()
+			n.own = s
+			n.mu.Unlock()
+		}
+		return s, err
+	})
+	select {
+	case r := <-opened:
+		if r.Err != nil {
+			if failed := n.err(); failed != nil {
+				return nil, failed
+			}
+			return nil, r.Err
+		}
+		return r.Val.(*Session), nil
+	case <-ctx.Done():
+		return nil, &ctxError{ErrNoQuorum, ctx.Err()}
+	}
+}
+
+// Do runs fn while holding the lock of a name, and releases it when fn returns or
+// panics. It waits for the lock as Acquire does, with the same errors. The context
+// given to fn ends when the lock is lost; the token is for the stores that fn
+// writes to.
+//
+// Do returns fn's error. If the lock was lost before fn returned, the error matches
+// ErrLost too, even when fn returned nil: what fn did last may have been done
+// without the lock. That the release could not be confirmed is no error of Do: it
+// goes on in the background.
+func (n *Node) Do(ctx context.Context, name string, fn func(ctx context.Context, token fencing.Token) error, opts ...AcquireOption) (err error) {
+	h, err := n.Acquire(ctx, name, opts...)
+	if err != nil {
+		return err
+	}
+	held, cancel := h.Context(ctx)
+	defer func() {
+		lost := h.Err()
+		cancel()
+		_ = h.Release(ctx)
+		err = errors.Join(err, lost)
+	}()
+	return fn(held, h.Token())
+}
+
+// Shutdown ends the node cleanly: every session is closed, so that all its locks
+// go to the next in line at once; leadership is handed over; then Close. If ctx
+// ends before the cluster has confirmed it, the node is closed all the same, and
+// the error matches ctx's error.
+func (n *Node) Shutdown(ctx context.Context) error {
+	if err := checkCtx(ctx); err != nil {
+		return errors.Join(err, n.Close())
+	}
+	err := n.closeSessions(ctx)
+	if err == nil {
+		n.handOver(ctx)
+	}
+	return errors.Join(err, n.Close())
+}
+
+// handOver asks the other replicas in turn to lead, if this one does. A cluster
+// whose leader just goes elects a new one too; it only takes longer.
+func (n *Node) handOver(ctx context.Context) {
+	for id := range n.engine.members() {
+		if leader, _ := n.engine.leader(); leader != n.opts.ReplicaID || ctx.Err() != nil {
+			return
+		}
+		if id == n.opts.ReplicaID {
+			continue
+		}
+		try, cancel := n.clk.WithTimeout(ctx, n.opts.ElectionTimeout)
+		if err := n.engine.transfer(try, id); err != nil {
+			n.log.Info("could not hand over leadership", "to", id, "err", err)
+		}
+		cancel()
+	}
+}
+
+// Close stops the node at once. Its holds are lost, its calls return ErrClosed, and
+// when Close returns nothing of it runs any more. The cluster learns nothing of it:
+// the locks come free within the TTL, or when this replica opens again; Shutdown
+// frees them at once. Close is idempotent, and every call waits for the end.
+func (n *Node) Close() error {
+	var err error
+	n.closing.Do(func() {
+		defer close(n.closed)
+		n.fail(ErrClosed)
+		n.loops.Wait()
+		err = n.engine.close()
+	})
+	<-n.closed
+	return err
+}
+
+// bootLoop begins this life in the log.
+func (n *Node) bootLoop() {
+	_ = n.deliver(n.booted, func() []byte {
+		return n.encode(wire.Entry{Commands: []wire.Command{{Op: wire.Boot}}})
+	})
+}
+
+// encode encodes an entry that this process speaks.
+func (n *Node) encode(e wire.Entry) []byte {
+	e.Replica, e.Epoch, e.At = n.self.Replica, n.self.Epoch, n.clk.Now().UnixMilli()
+	return wire.AppendEntry(nil, &e)
+}
+
+func checkCtx(ctx context.Context) error {
+	if ctx == nil {
+		return ErrNilContext
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("quorumlock: ctx had ended before the call: %w", err)
+	}
+	return nil
+}
+
+// later waits for d, or until one of the channels closes; it reports whether the
+// node goes on.
+func (n *Node) later(d time.Duration, or ...<-chan struct{}) bool {
+	t := n.clk.Timer(d)
+	defer t.Stop()
+	var a, b <-chan struct{}
+	if len(or) > 0 {
+		a = or[0]
+	}
+	if len(or) > 1 {
+		b = or[1]
+	}
+	select {
+	case <-t.C:
+	case <-a:
+	case <-b:
+	case <-n.ctx.Done():
+	}
+	return n.ctx.Err() == nil
+}

@@ -1,0 +1,333 @@
+package quorumlock
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/quorumlock/quorumlock/internal/wire"
+	"github.com/quorumlock/quorumlock/sessions"
+)
+
+// A Session is a holder of locks that lives in this process. When it ends, by
+// Close, by the process's end or because it could not be renewed, all its locks
+// come free at once. It is safe for concurrent use.
+//
+// The node renews its sessions by itself. Most programs need no session of their
+// own: the node has one.
+type Session struct {
+	n     *Node
+	id    sessions.ID
+	ttl   time.Duration
+	owner string
+
+	done    chan struct{}
+	settled chan struct{} // closed once the cluster has opened or refused it
+	ended   chan struct{} // closed once the cluster has ended it too
+
+	// trusted is until when the session can be relied on, by the trust clock.
+	trusted atomic.Int64
+
+	// guarded by n.mu
+	state    sessionState
+	batch    uint64 // the batch that carries its opening; 0 until it is sent
+	cause    error  // why it is over
+	claims   map[uint64]*claim
+	timer    *clock.Timer // wakes at the next moment at which trust may be in doubt
+	troubled bool         // OnJeopardy was called since the last renewal
+}
+
+type sessionState uint8
+
+const (
+	sessionOpening sessionState = iota
+	sessionOpen
+	sessionOver
+)
+
+// A SessionOption changes one thing about a new session.
+type SessionOption func(*sessionOptions)
+
+type sessionOptions struct {
+	ttl   time.Duration
+	owner string
+}
+
+// WithTTL sets within what time after a crash the session's locks come free.
+// Default: Options.SessionTTL, whose limits hold here too. Fractions of a
+// millisecond are cut off.
+func WithTTL(ttl time.Duration) SessionOption {
+	return func(o *sessionOptions) { o.ttl = ttl }
+}
+
+// WithOwner sets the name that others are shown: at most MaxOwnerLen bytes of
+// UTF-8. Default: Options.Owner.
+func WithOwner(name string) SessionOption {
+	return func(o *sessionOptions) { o.owner = name }
+}
+
+// OpenSession opens a session. It returns an error matching ErrNoQuorum and ctx's
+// error when ctx ends before a majority answered, and leaves nothing behind then;
+// ErrOptions for a TTL or owner outside their limits; ErrClosed.
+func (n *Node) OpenSession(ctx context.Context, opts ...SessionOption) (*Session, error) {
+	if err := checkCtx(ctx); err != nil {
+		return nil, err
+	}
+	o := sessionOptions{ttl: n.opts.SessionTTL, owner: n.opts.Owner}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if err := checkTTL(o.ttl, n.opts.ElectionTimeout); err != nil {
+		return nil, fmt.Errorf("%w: TTL is %w", ErrOptions, err)
+	}
+	if !wire.ValidText(o.owner, MaxOwnerLen) {
+		return nil, fmt.Errorf("%w: owner %q: must be UTF-8 of at most %d bytes", ErrOptions, o.owner, MaxOwnerLen)
+	}
+	return n.openSession(ctx, o)
+}
+
+func (n *Node) openSession(ctx context.Context, o sessionOptions) (*Session, error) {
+	s, err := n.beginSession(o)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-s.settled:
+	case <-s.done:
+	case <-ctx.Done():
+		if n.abandonSession(s) {
+			return nil, &ctxError{ErrNoQuorum, ctx.Err()}
+		}
+	}
+	if err := s.Err(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// abandonSession ends a session that is still being opened, and reports whether it
+// was.
+func (n *Node) abandonSession(s *Session) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if s.state != sessionOpening {
+		return false
+	}
+	n.endSession(s, ErrSessionClosed)
+	return true
+}
+
+func (n *Node) beginSession(o sessionOptions) (*Session, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.failed != nil:
+		return nil, n.failed
+	case n.draining:
+		return nil, ErrClosed
+	}
+	n.lastSession++
+	s := &Session{
+		n: n, ttl: o.ttl.Truncate(time.Millisecond), owner: o.owner,
+		id:      sessions.ID{Replica: n.self.Replica, Epoch: n.self.Epoch, Seq: n.lastSession},
+		done:    make(chan struct{}),
+		settled: make(chan struct{}),
+		ended:   make(chan struct{}),
+		claims:  make(map[uint64]*claim),
+	}
+	n.sessions[s.id.Seq] = s
+	n.stream.say(wire.Command{Op: wire.Open, Session: s.id.Seq, TTL: uint64(s.ttl / time.Millisecond), Owner: s.owner})
+	return s, nil
+}
+
+// ID returns the session's id, by which Describe and errors name it.
+func (s *Session) ID() sessions.ID { return s.id }
+
+// Owner returns the name that others are shown.
+func (s *Session) Owner() string { return s.owner }
+
+// Done returns a channel that is closed when the session is over.
+func (s *Session) Done() <-chan struct{} { return s.done }
+
+// Err returns nil while the session lives, and then why it is over: an error
+// matching ErrSessionClosed, ErrSessionExpired or ErrClosed. It looks at the clock
+// itself, so it is right even in a process that was stopped for long and has just
+// woken, before any timer has run.
+func (s *Session) Err() error {
+	if !isClosed(s.done) && s.alive() {
+		return nil
+	}
+	s.n.mu.Lock()
+	defer s.n.mu.Unlock()
+	s.n.distrust(s)
+	return s.cause
+}
+
+// alive reports whether the session can be trusted by the clock. One that is still
+// being opened has nothing to lose.
+func (s *Session) alive() bool {
+	until := s.trusted.Load()
+	return until == 0 || s.n.trust() < time.Duration(until)
+}
+
+// remaining is how long the session can be trusted without another renewal.
+func (s *Session) remaining() time.Duration {
+	return time.Duration(s.trusted.Load()) - s.n.trust()
+}
+
+// Acquire is Node.Acquire on this session.
+func (s *Session) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Hold, error) {
+	if err := checkCall(ctx, name); err != nil {
+		return nil, err
+	}
+	return s.acquire(ctx, name, true, opts)
+}
+
+// TryAcquire is Node.TryAcquire on this session.
+func (s *Session) TryAcquire(ctx context.Context, name string, opts ...AcquireOption) (*Hold, error) {
+	if err := checkCall(ctx, name); err != nil {
+		return nil, err
+	}
+	return s.acquire(ctx, name, false, opts)
+}
+
+// Close ends the session. It is over for this process at once, its holds are lost,
+// and Close returns when the cluster has given its locks to the next in line. If
+// ctx ends first, or had ended before, Close goes on in the background and returns
+// an error matching ErrNoQuorum and ctx's error. Close is idempotent.
+func (s *Session) Close(ctx context.Context) error {
+	if ctx == nil {
+		return ErrNilContext
+	}
+	s.n.mu.Lock()
+	s.n.endSession(s, ErrSessionClosed)
+	s.n.mu.Unlock()
+	return s.n.await(ctx, s.ended)
+}
+
+// endSession ends a session for this process: whatever arrives later, it is over.
+// The cluster is told, so that nobody waits for its locks. n.mu is held.
+func (n *Node) endSession(s *Session, cause error) {
+	if s.state == sessionOver {
+		return
+	}
+	s.state = sessionOver
+	s.cause = cause
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	for _, c := range s.claims {
+		n.endClaim(c, cause)
+	}
+	close(s.done)
+	n.stream.say(wire.Command{Op: wire.Close, Session: s.id.Seq})
+}
+
+// forgetSession is called once the cluster has ended a session. n.mu is held.
+func (n *Node) forgetSession(s *Session, cause error) {
+	n.endSession(s, cause)
+	delete(n.sessions, s.id.Seq)
+	for _, c := range s.claims {
+		n.forgetClaim(c)
+	}
+	close(s.ended)
+}
+
+// distrust ends a session that can no longer be trusted by the clock. n.mu is held.
+func (n *Node) distrust(s *Session) {
+	if s.state != sessionOpen || s.alive() {
+		return
+	}
+	n.log.Warn("session lost: it could not be renewed in time", "session", s.id.String())
+	n.endSession(s, fmt.Errorf("%w: not renewed in time: %w", ErrSessionExpired, ErrNoQuorum))
+}
+
+// extend counts the trust in a session from the last renewal that was
+// acknowledged. n.mu is held.
+func (n *Node) extend(s *Session) {
+	if s.state != sessionOpen {
+		return
+	}
+	until := n.pulse.since + sessions.Trust(s.ttl)
+	if until <= time.Duration(s.trusted.Load()) {
+		return
+	}
+	if !s.alive() {
+		n.distrust(s) // what was once given up stays so
+		return
+	}
+	s.trusted.Store(int64(until))
+	s.troubled = false
+	if s.timer == nil {
+		s.timer = n.clk.AfterFunc(n.doubtIn(s), func() { n.doubt(s) })
+	}
+}
+
+// doubtIn tells how long it is until trust in a session may be in doubt: half of
+// its trust is gone, or, when that was noticed, all of it.
+func (n *Node) doubtIn(s *Session) time.Duration {
+	if s.troubled {
+		return s.remaining()
+	}
+	return s.remaining() - sessions.Trust(s.ttl)/2
+}
+
+// doubt is called when trust in a session may be in doubt.
+func (n *Node) doubt(s *Session) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.distrust(s)
+	if s.state != sessionOpen {
+		return
+	}
+	if n.doubtIn(s) <= 0 && !s.troubled {
+		s.troubled = true
+		until := n.clk.Now().Add(s.remaining())
+		n.log.Warn("session in jeopardy: no renewal succeeds", "session", s.id.String(), "until", until)
+		if f := n.opts.OnJeopardy; f != nil {
+			go f(s, until)
+		}
+	}
+	s.timer.Reset(max(n.doubtIn(s), time.Millisecond))
+}
+
+// closeSessions closes every session and waits until the cluster has ended them.
+func (n *Node) closeSessions(ctx context.Context) error {
+	n.mu.Lock()
+	n.draining = true
+	var open []*Session
+	for _, s := range n.sessions {
+		n.endSession(s, ErrClosed)
+		open = append(open, s)
+	}
+	n.mu.Unlock()
+	for _, s := range open {
+		if err := n.await(ctx, s.ended); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// await waits until the cluster has confirmed something.
+func (n *Node) await(ctx context.Context, confirmed <-chan struct{}) error {
+	select {
+	case <-confirmed:
+		return nil
+	default:
+	}
+	select {
+	case <-confirmed:
+		return nil
+	case <-n.ctx.Done():
+		if isClosed(confirmed) {
+			return nil
+		}
+		return n.err()
+	case <-ctx.Done():
+		return &ctxError{ErrNoQuorum, ctx.Err()}
+	}
+}

@@ -1,0 +1,415 @@
+package quorumlock
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A sim is a simulated log: what the nodes of a test run over in place of Raft. It
+// keeps an engine's promises and no more. Entries are committed in one order and
+// applied by every replica in that order; everything else may go wrong: proposals
+// are dropped, delayed, applied twice, or applied long after their proposer gave
+// up; replicas lag, are cut off, and are brought up by a snapshot.
+type sim struct {
+	mu       sync.Mutex
+	changed  chan struct{} // closed, and made anew, at every change
+	rng      *rand.Rand
+	log      [][]byte
+	replicas map[uint64]*simReplica
+	leader   uint64
+	term     uint64
+	closed   bool
+	stop     chan struct{}
+	limbo    [][]byte // proposals whose fate is open: they may yet be committed
+	faults   simFaults
+}
+
+// simFaults are probabilities, and the longest delay.
+type simFaults struct {
+	drop, duplicate, late, snapshot float64
+	delay                           time.Duration
+}
+
+type simReplica struct {
+	sim     *sim
+	id      uint64
+	m       stateMachine
+	ev      engineEvents
+	epoch   uint64
+	applied int  // how many entries
+	cut     bool // from all others
+	paused  bool // applies nothing
+	down    bool
+	closed  chan struct{}
+	applier sync.WaitGroup
+}
+
+func newSim(seed uint64, replicas int) *sim {
+	s := &sim{
+		changed:  make(chan struct{}),
+		stop:     make(chan struct{}),
+		rng:      rand.New(rand.NewPCG(seed, 1)),
+		replicas: make(map[uint64]*simReplica),
+	}
+	for id := uint64(1); id <= uint64(replicas); id++ {
+		s.replicas[id] = &simReplica{sim: s, id: id, down: true}
+	}
+	return s
+}
+
+// options are a node's over this simulation.
+func (s *sim) options(id uint64) Options {
+	members := make(map[uint64]string)
+	for r := range s.replicas {
+		members[r] = fmt.Sprintf("sim:%d", r)
+	}
+	start := time.Now()
+	return Options{
+		ReplicaID: id, Address: members[id], Members: members, Dir: "simulated",
+		Owner: fmt.Sprintf("owner-%d", id),
+		trust: func() time.Duration { return time.Since(start) + time.Hour },
+	}
+}
+
+// open opens a node. Opened again, a replica begins a new life with an empty state,
+// and the log is applied to it from the start.
+func (s *sim) open(t testing.TB, o Options) *Node {
+	t.Helper()
+	o, err := o.complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := open(o, s.opener)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (s *sim) openAll(t testing.TB) map[uint64]*Node {
+	nodes := make(map[uint64]*Node)
+	for id := range s.replicas {
+		nodes[id] = s.open(t, s.options(id))
+	}
+	return nodes
+}
+
+func (s *sim) opener(o Options, m stateMachine, ev engineEvents) (engine, identity, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.replicas[o.ReplicaID]
+	r.m, r.ev, r.applied, r.down = m, ev, 0, false
+	r.epoch++
+	r.closed = make(chan struct{})
+	r.applier.Add(1)
+	go r.applyLoop(r.closed)
+	s.elect()
+	return r, identity{epoch: r.epoch}, nil
+}
+
+// change announces a change. s.mu is held.
+func (s *sim) change() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+func (r *simReplica) connected() bool { return !r.down && !r.cut }
+
+func (s *sim) quorum() bool {
+	n := 0
+	for _, r := range s.replicas {
+		if r.connected() {
+			n++
+		}
+	}
+	return n > len(s.replicas)/2
+}
+
+// elect makes sure that a connected replica leads if there is a quorum, and tells
+// everyone. s.mu is held.
+func (s *sim) elect() {
+	defer s.change()
+	if !s.quorum() {
+		s.leader = 0
+		return
+	}
+	if s.leader == 0 || !s.replicas[s.leader].connected() {
+		s.newLeader(0)
+		return
+	}
+	s.tell()
+}
+
+// newLeader lets another replica lead than except. s.mu is held.
+func (s *sim) newLeader(except uint64) {
+	for id := uint64(1); id <= uint64(len(s.replicas)); id++ {
+		if id != except && s.replicas[id].connected() {
+			s.leader = id
+			s.term++
+			break
+		}
+	}
+	s.tell()
+	// What was under way is committed by the new leader, or is not.
+	for _, e := range s.limbo {
+		if s.rng.IntN(2) == 0 {
+			s.log = append(s.log, e)
+		}
+	}
+	s.limbo = nil
+}
+
+func (s *sim) tell() {
+	for _, r := range s.replicas {
+		if r.connected() {
+			go r.ev.leader(s.leader, s.term)
+		}
+	}
+}
+
+// alter changes the simulation.
+func (s *sim) alter(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+	s.elect()
+}
+
+func (s *sim) cut(ids ...uint64) {
+	s.alter(func() {
+		for _, id := range ids {
+			s.replicas[id].cut = true
+		}
+	})
+}
+
+func (s *sim) heal() {
+	s.alter(func() {
+		for _, r := range s.replicas {
+			r.cut, r.paused = false, false
+		}
+	})
+}
+
+func (s *sim) pause(id uint64, paused bool) {
+	s.alter(func() { s.replicas[id].paused = paused })
+}
+
+func (s *sim) moveLeader() {
+	s.alter(func() { s.newLeader(s.leader) })
+}
+
+// chance is a coin that falls on true with probability p. s.mu is held.
+func (s *sim) chance(p float64) bool { return s.rng.Float64() < p }
+
+// nap is a delay up to the longest one.
+func (s *sim) nap() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.faults.delay <= 0 {
+		return 0
+	}
+	return time.Duration(s.rng.Int64N(int64(s.faults.delay)))
+}
+
+func (r *simReplica) propose(ctx context.Context, entry []byte) error {
+	s := r.sim
+	r.pass(ctx, s.nap())
+	s.mu.Lock()
+	if isClosed(r.closed) {
+		s.mu.Unlock()
+		return ErrClosed
+	}
+	if !r.connected() || s.leader == 0 {
+		// It may sit in a queue and be sent when the cut is healed.
+		if s.chance(s.faults.late) {
+			s.limbo = append(s.limbo, entry)
+		}
+		s.mu.Unlock()
+		if s.leaderless(r) {
+			return errDropped
+		}
+		return r.giveUp(ctx)
+	}
+	switch {
+	case s.chance(s.faults.drop):
+		s.mu.Unlock()
+		return r.giveUp(ctx)
+	case s.chance(s.faults.late):
+		s.limbo = append(s.limbo, entry)
+		s.mu.Unlock()
+		return r.giveUp(ctx)
+	}
+	s.log = append(s.log, entry)
+	at := len(s.log)
+	if s.chance(s.faults.duplicate) {
+		s.limbo = append(s.limbo, entry)
+		if s.chance(0.5) {
+			s.log = append(s.log, entry)
+		}
+	}
+	s.change()
+	s.mu.Unlock()
+	return r.reach(ctx, at)
+}
+
+func (s *sim) leaderless(r *simReplica) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return r.connected() && s.leader == 0
+}
+
+func (r *simReplica) pass(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	case <-r.closed:
+	}
+}
+
+func (r *simReplica) giveUp(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+	case <-r.closed:
+	}
+	return errUnknown
+}
+
+// reach waits until the replica has applied the first n entries.
+func (r *simReplica) reach(ctx context.Context, n int) error {
+	for {
+		r.sim.mu.Lock()
+		done, changed := r.applied >= n, r.sim.changed
+		r.sim.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return errUnknown
+		case <-r.closed:
+			return errUnknown
+		}
+	}
+}
+
+func (r *simReplica) barrier(ctx context.Context) error {
+	r.pass(ctx, r.sim.nap())
+	r.sim.mu.Lock()
+	ok, n := r.connected() && r.sim.leader != 0 && !r.sim.chance(r.sim.faults.drop), len(r.sim.log)
+	r.sim.mu.Unlock()
+	if !ok {
+		return r.giveUp(ctx)
+	}
+	return r.reach(ctx, n)
+}
+
+func (r *simReplica) leader() (uint64, uint64) {
+	r.sim.mu.Lock()
+	defer r.sim.mu.Unlock()
+	return r.sim.leader, r.sim.term
+}
+
+func (r *simReplica) transfer(_ context.Context, to uint64) error {
+	r.sim.mu.Lock()
+	defer r.sim.mu.Unlock()
+	if !r.sim.replicas[to].connected() {
+		return errUnknown
+	}
+	r.sim.leader = to
+	r.sim.term++
+	r.sim.tell()
+	r.sim.change()
+	return nil
+}
+
+func (r *simReplica) members() map[uint64]string {
+	members := make(map[uint64]string)
+	for id := range r.sim.replicas {
+		members[id] = fmt.Sprintf("sim:%d", id)
+	}
+	return members
+}
+
+func (r *simReplica) close() error {
+	r.sim.alter(func() {
+		r.down = true
+		close(r.closed)
+	})
+	r.applier.Wait()
+	return nil
+}
+
+// applyLoop applies the log as it grows, a few entries at a time, now and then by a
+// snapshot in place of them.
+func (r *simReplica) applyLoop(closed chan struct{}) {
+	defer r.applier.Done()
+	s := r.sim
+	for {
+		s.mu.Lock()
+		changed := s.changed
+		var entries []logEntry
+		if !r.paused && !r.cut {
+			end := min(len(s.log), r.applied+1+s.rng.IntN(4))
+			for i := r.applied; i < end; i++ {
+				entries = append(entries, logEntry{uint64(i + 1), s.log[i]})
+			}
+		}
+		install := len(s.log)-r.applied > 4 && s.chance(s.faults.snapshot) && !r.paused && !r.cut
+		log := s.log
+		s.mu.Unlock()
+		switch {
+		case install:
+			r.install(log)
+		case len(entries) > 0:
+			r.m.apply(entries)
+			r.advance(len(entries))
+		default:
+			select {
+			case <-changed:
+			case <-closed:
+				return
+			}
+			continue
+		}
+		if d := s.nap(); d > 0 {
+			r.pass(context.Background(), d)
+		}
+		if isClosed(closed) {
+			return
+		}
+	}
+}
+
+func (r *simReplica) advance(n int) {
+	r.sim.mu.Lock()
+	defer r.sim.mu.Unlock()
+	r.applied += n
+	r.sim.change()
+}
+
+// install brings the replica up to the end of log by a snapshot.
+func (r *simReplica) install(log [][]byte) {
+	f := newLockFSM()
+	for _, e := range log {
+		f.apply(e)
+	}
+	if err := r.m.restore(bytes.NewReader(f.bytes()), nil); err != nil {
+		panic(err)
+	}
+	r.sim.mu.Lock()
+	defer r.sim.mu.Unlock()
+	r.applied = len(log)
+	r.sim.change()
+}

@@ -1,0 +1,177 @@
+package quorumlock
+
+import (
+	"context"
+	"time"
+
+	"github.com/quorumlock/quorumlock/internal/wire"
+)
+
+const (
+	// window is how many batches of this process may be under way at once.
+	window = 2
+	// maxBatchCommands and maxBatchBytes bound one batch, and so how long an
+	// entry holds up the ones behind it.
+	maxBatchCommands = 4096
+	maxBatchBytes    = 512 << 10
+	// maxPending is how many acquires wait here to be sent before more are
+	// refused with ErrBusy. Releases are never refused.
+	maxPending = 1 << 17
+
+	minBackoff = 5 * time.Millisecond
+	maxBackoff = 100 * time.Millisecond
+)
+
+// A stream is what this process says to the cluster, in numbered batches. Calls
+// that are under way at one moment share a batch, which is one log entry. A batch
+// is sent until it is known to have been applied, and the state machine applies
+// each number once and in order, so a command is never lost, repeated or
+// overtaken.
+type stream struct {
+	urgent   []wire.Command // sessions, releases and cancels: they go first
+	acquires []*claim
+	last     uint64            // number of the last batch made
+	sent     map[uint64]*outgo // batches under way
+	wake     chan struct{}     // has a token when there may be something to send
+}
+
+// An outgo is a batch under way.
+type outgo struct {
+	number   uint64
+	commands []wire.Command
+	settled  chan struct{} // closed once it is known to have been applied
+}
+
+func (s *stream) init() {
+	s.sent = make(map[uint64]*outgo)
+	s.wake = make(chan struct{}, 1)
+}
+
+// say queues a command that goes before all acquires.
+func (s *stream) say(c wire.Command) {
+	s.urgent = append(s.urgent, c)
+	s.nudge()
+}
+
+func (s *stream) nudge() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *stream) empty() bool { return len(s.urgent) == 0 && len(s.acquires) == 0 }
+
+// next makes the next batch, or nil if there is nothing to say.
+func (s *stream) next() *outgo {
+	b := &outgo{number: s.last + 1, settled: make(chan struct{})}
+	k := min(len(s.urgent), maxBatchCommands)
+	b.commands = append(b.commands, s.urgent[:k]...)
+	s.urgent = s.urgent[k:]
+
+	taken, bytes := 0, 0
+	for _, c := range s.acquires {
+		if len(b.commands) >= maxBatchCommands || bytes >= maxBatchBytes {
+			break
+		}
+		taken++
+		if c.abandoned {
+			continue // given up before it was ever sent
+		}
+		c.batch = b.number
+		b.commands = append(b.commands, c.command())
+		bytes += len(c.name) + 32
+	}
+	clear(s.acquires[:taken]) // the claims are not kept by what is left of the queue
+	s.acquires = s.acquires[taken:]
+	if len(b.commands) == 0 {
+		return nil
+	}
+	s.last = b.number
+	s.sent[b.number] = b
+	return b
+}
+
+// settle ends a batch's sending.
+func (s *stream) settle(number uint64) {
+	if b := s.sent[number]; b != nil {
+		delete(s.sent, number)
+		close(b.settled)
+	}
+}
+
+// sendLoop sends batches, one at a time. There are window of these loops.
+func (n *Node) sendLoop() {
+	select {
+	case <-n.booted:
+	case <-n.ctx.Done():
+		return
+	}
+	for {
+		select {
+		case <-n.stream.wake:
+		case <-n.ctx.Done():
+			return
+		}
+		for b := n.nextBatch(); b != nil; b = n.nextBatch() {
+			if n.deliver(b.settled, func() []byte { return n.encodeBatch(b) }) != nil {
+				return
+			}
+		}
+	}
+}
+
+// nextBatch takes the next batch, and wakes another loop if something is left.
+func (n *Node) nextBatch() *outgo {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	b := n.stream.next()
+	if b == nil {
+		return nil
+	}
+	for i := range b.commands {
+		if c := &b.commands[i]; c.Op == wire.Open && n.sessions[c.Session] != nil {
+			n.sessions[c.Session].batch = b.number
+		}
+	}
+	if !n.stream.empty() {
+		n.stream.nudge()
+	}
+	return b
+}
+
+func (n *Node) encodeBatch(b *outgo) []byte {
+	return n.encode(wire.Entry{Renewal: n.beat(), Batch: b.number, Commands: b.commands})
+}
+
+// deliver proposes what build makes, again and again, until settled is closed: the
+// effects of the entry, seen on this replica, are what closes it. It returns an
+// error only when the node closes.
+func (n *Node) deliver(settled <-chan struct{}, build func() []byte) error {
+	backoff := minBackoff
+	for !isClosed(settled) {
+		n.mu.Lock()
+		term := n.termCtx
+		n.mu.Unlock()
+		n.propose(term, build())
+		if isClosed(settled) {
+			break
+		}
+		if !n.later(backoff, settled, term.Done()) {
+			return n.ctx.Err()
+		}
+		backoff = min(2*backoff, maxBackoff)
+	}
+	return nil
+}
+
+// propose makes one try. A forwarded proposal that its leader dropped is never
+// heard of again, so a try is short; and when another leader is known, waiting for
+// the former one is idle.
+func (n *Node) propose(ctx context.Context, entry []byte) {
+	ctx, cancel := n.clk.WithTimeout(ctx, n.opts.ElectionTimeout/2)
+	defer cancel()
+	if err := n.engine.propose(ctx, entry); err != nil {
+		n.log.Debug("proposal to be repeated", "err", err)
+	}
+}
