@@ -1,7 +1,7 @@
 package quorumlock
 
 import (
-	"crypto/rand"
+	crand "crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -11,6 +11,7 @@ import (
 	"hash/crc32"
 	"io/fs"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,6 +52,7 @@ type marker struct {
 	Hostname  string            `json:"hostname"`
 	Storage   string            `json:"storage"`
 	Epoch     uint64            `json:"epoch"`
+	Life      uint64            `json:"life"` // drawn for each epoch
 	Joined    bool              `json:"joined"`
 	Founders  map[uint64]string `json:"founders,omitempty"`
 	Executors uint64            `json:"executors"`
@@ -195,7 +197,7 @@ func (d *directory) draft(o Options) error {
 			"if not, use an empty directory", ErrDirectory, d.path, markerName, strings.Join(names, ", "))
 	}
 	var storage peer.Storage
-	_, _ = rand.Read(storage[:]) // never fails
+	_, _ = crand.Read(storage[:]) // never fails
 	d.fresh = true
 	d.marker = marker{
 		Format:    markerFormat,
@@ -277,6 +279,7 @@ func (d *directory) checkMembers(o Options) error {
 // the storage are those of this process.
 func (d *directory) begin() (*peer.Book, error) {
 	d.marker.Epoch++
+	d.marker.Life = rand.Uint64()
 	if err := d.save(); err != nil {
 		return nil, err
 	}

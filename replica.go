@@ -66,7 +66,7 @@ type replica struct {
 
 	dir     *directory
 	peers   *peer.Transport
-	carrier    *carrier
+	carrier *carrier
 	where   *addresses
 	fsm     *fsm
 	host    *dragonboat.NodeHost
@@ -165,13 +165,15 @@ func (r *replica) start(o Options) error {
 	r.mu.Unlock()
 	process.add(r)
 	r.peers.Open()
-	r.peers.Meet(ids(r.dir.marker.Founders), r.where.address)
+	r.peers.Meet(ids(r.dir.marker.Founders), r.where)
 	return nil
 }
 
 func (r *replica) connect(o Options, listener net.Listener, book *peer.Book) {
 	m := r.dir.marker
-	r.where = &addresses{configured: o.Members, book: book, founded: m.Founders, known: make(map[uint64]string)}
+	configured := map[uint64]string{r.id: o.Address}
+	maps.Copy(configured, o.Members)
+	r.where = &addresses{configured: configured, book: book, founded: m.Founders, known: make(map[uint64]string), turn: make(map[uint64]int)}
 	r.carrier = &carrier{self: r.id, dir: r.where}
 	r.peers = peer.New(peer.Config{
 		Self: peer.Identity{
@@ -180,6 +182,7 @@ func (r *replica) connect(o Options, listener net.Listener, book *peer.Book) {
 			Storage:  m.storage(),
 			Founders: m.foundersHash(),
 			Epoch:    m.Epoch,
+			Life:     m.Life,
 			Address:  o.Address,
 		},
 		Book:     book,
@@ -517,23 +520,27 @@ func (r *replica) await(ctx context.Context, to uint64, changed <-chan struct{},
 
 // members returns who votes, as this replica has applied it.
 func (r *replica) members() map[uint64]string {
+	all := make(map[uint64]string)
+	for id := range r.dir.marker.Founders {
+		all[id] = r.where.shown(id)
+	}
 	if !r.enter() {
-		return maps.Clone(r.dir.marker.Founders)
+		return all
 	}
 	defer r.leave()
-	all := make(map[uint64]string)
 	_ = guarded("members", func() error {
 		info := r.host.GetNodeHostInfo(dragonboat.NodeHostInfoOption{SkipLogInfo: true})
 		for _, shard := range info.ShardInfoList {
+			if len(shard.Replicas) == 0 {
+				continue // nothing applied yet
+			}
+			clear(all)
 			for id := range shard.Replicas {
-				all[id] = r.where.address(id)
+				all[id] = r.where.shown(id)
 			}
 		}
 		return nil
 	})
-	if len(all) == 0 { // nothing applied yet
-		return maps.Clone(r.dir.marker.Founders)
-	}
 	return all
 }
 

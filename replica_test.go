@@ -371,4 +371,353 @@ func TestReplicaFive(t *testing.T) {
 	}
 }
 
-var _ = peer.NewFaults
+// A replica that lags by more than the log keeps gets a snapshot, and so does
+// one that restarts.
+func TestReplicaSnapshot(t *testing.T) {
+	before := tuning
+	tuning.snapshotEntries, tuning.compactionOverhead = 100, 10
+	defer func() { tuning = before }()
+	c := newReplicas(t, 3)
+	c.openAll()
+	c.propose(c.leader(), "first")
+	c.converge(1)
+	var lagging uint64
+	for id := range c.running {
+		if id != c.leader() {
+			lagging = id
+		}
+	}
+	c.close(lagging)
+	ctx, cancel := context.WithTimeout(t.Context(), enough)
+	defer cancel()
+	leader := c.running[c.leader()]
+	for i := range 500 {
+		require.NoError(t, proposeAgain(ctx, leader, fmt.Sprint(i)))
+	}
+	leader.await(t, "snapshots", func() bool { return leader.saved >= 3 })
+	n := len(c.converge(501))
+
+	c.open(lagging)
+	r := c.running[lagging]
+	r.awaitLen(t, n)
+	r.await(t, "a snapshot of the leader's", func() bool { return r.restored > 0 })
+	c.propose(lagging, "caught up")
+	n = len(c.converge(n + 1))
+
+	for id := range c.options {
+		c.close(id)
+	}
+	c.openAll()
+	require.Equal(t, n, len(c.converge(n)))
+	for id, r := range c.running {
+		r.mu.Lock()
+		require.Equal(t, 1, r.restored, "replica %d starts from its own snapshot", id)
+		r.mu.Unlock()
+	}
+}
+
+// Close with a thousand proposals under way: they fail or are in the log, and
+// the machine is not called afterwards.
+func TestReplicaCloseUnderLoad(t *testing.T) {
+	c := newReplicas(t, 3)
+	c.openAll()
+	leader := c.leader()
+	for _, id := range []uint64{leader, leader%3 + 1} {
+		r := c.running[id]
+		var calls sync.WaitGroup
+		started := make(chan struct{}, 1000)
+		for i := range 1000 {
+			calls.Go(func() {
+				started <- struct{}{}
+				for n := 0; ; n++ {
+					err := r.propose(context.Background(), []byte(fmt.Sprint(i, "/", n)))
+					if errors.Is(err, ErrClosed) {
+						return
+					}
+					if err != nil && !errors.Is(err, errDropped) && !errors.Is(err, errUnknown) {
+						t.Errorf("unexpected error: %v", err)
+					}
+				}
+			})
+		}
+		for range 1000 {
+			<-started
+		}
+		before := len(r.snapshotOfList())
+		r.awaitLen(t, before+1000)
+		for range 3 { // idempotent, also at the same time
+			calls.Go(func() { require.NoError(t, r.close()) })
+		}
+		require.NoError(t, r.close())
+		after := len(r.snapshotOfList())
+		calls.Wait()
+		require.Equal(t, after, len(r.snapshotOfList()), "applied after close")
+		require.ErrorIs(t, r.propose(t.Context(), []byte("x")), ErrClosed)
+		require.ErrorIs(t, r.barrier(t.Context()), ErrClosed)
+		require.ErrorIs(t, r.transfer(t.Context(), 1), ErrClosed)
+		require.NotEmpty(t, r.members())
+		delete(c.running, id)
+	}
+}
+
+func TestReplicaBarrier(t *testing.T) {
+	c := newReplicas(t, 3)
+	c.openAll()
+	c.leader()
+	for i := range 20 {
+		at, from := uint64(i%3+1), uint64((i+1)%3+1)
+		c.propose(at, fmt.Sprint(i))
+		before := len(c.running[at].snapshotOfList())
+		late := time.After(enough)
+		for c.running[from].barrier(t.Context()) != nil {
+			select {
+			case <-late:
+				t.Fatal("no barrier")
+			default:
+			}
+		}
+		require.GreaterOrEqual(t, len(c.running[from].snapshotOfList()), before)
+	}
+}
+
+func TestReplicaProposeRefuses(t *testing.T) {
+	c := newReplicas(t, 1)
+	c.openAll()
+	c.leader()
+	r := c.running[1]
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := r.propose(ctx, []byte("x"))
+	require.ErrorIs(t, err, errDropped)
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, r.propose(t.Context(), nil), errDropped)
+	require.ErrorIs(t, r.propose(t.Context(), make([]byte, maxEntry+1)), errDropped)
+	require.NoError(t, r.propose(t.Context(), make([]byte, maxEntry)), "without a deadline, as long as can be")
+	require.Error(t, r.barrier(ctx))
+}
+
+// Without a majority nothing is decided, and each call ends with its ctx.
+func TestReplicaMinority(t *testing.T) {
+	c := newReplicas(t, 3)
+	c.faults(peer.NewFaults(1))
+	c.openAll()
+	leader := c.leader()
+	c.propose(leader, "before")
+	n := len(c.converge(1))
+	c.options[1].faults.Isolate(leader)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	err := c.running[leader].propose(ctx, []byte("alone"))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Error(t, c.running[leader].barrier(t.Context()))
+	other := leader%3 + 1
+	c.propose(other, "majority")
+	c.running[other].awaitLen(t, n+1)
+	require.Len(t, c.running[leader].snapshotOfList(), n)
+	c.options[1].faults.Heal()
+	c.converge(n + 1)
+}
+
+// Messages lost, doubled and late: whatever was acknowledged is in all logs.
+func TestReplicaChaos(t *testing.T) {
+	c := newReplicas(t, 5)
+	f := peer.NewFaults(7)
+	c.faults(f)
+	c.openAll()
+	c.leader()
+	f.Chaos(0.05, 0.2, 10*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), enough)
+	defer cancel()
+	var calls sync.WaitGroup
+	for id, r := range c.running {
+		calls.Go(func() {
+			for i := range 20 {
+				if err := proposeAgain(ctx, r, fmt.Sprint(id, "/", i)); err != nil {
+					t.Errorf("replica %d: %v", id, err)
+				}
+			}
+		})
+	}
+	calls.Wait()
+	f.Heal()
+	c.propose(1, "end")
+	list := c.converge(101)
+	for id := range c.running {
+		for i := range 20 {
+			require.Contains(t, list, fmt.Sprint(id, "/", i))
+		}
+	}
+}
+
+func (c *replicas) faults(f *peer.Faults) {
+	for id, o := range c.options {
+		o.faults = f
+		c.options[id] = o
+	}
+}
+
+func (c *replicas) change(id uint64, change func(o *Options)) {
+	o := c.options[id]
+	o.Members = maps.Clone(o.Members)
+	change(&o)
+	c.options[id] = o
+}
+
+// A wiped directory under a used id is refused by each peer that lives when it
+// starts, and by those that come up later.
+func TestReplicaWiped(t *testing.T) {
+	c := newReplicas(t, 3)
+	c.openAll()
+	c.leader()
+	c.propose(3, "seen by all")
+	c.converge(1)
+	c.close(3)
+	c.change(3, func(o *Options) { o.Dir = t.TempDir() })
+	_, err := c.tryOpen(3)
+	require.ErrorIs(t, err, ErrWiped)
+	require.ErrorContains(t, err, "replica 1 refuses")
+	require.ErrorContains(t, err, "new id")
+
+	c.close(1)
+	c.close(2)
+	c.open(3) // nobody there who knows better
+	c.open(1)
+	select {
+	case err := <-c.running[3].refused:
+		require.ErrorIs(t, err, ErrWiped)
+		require.ErrorContains(t, err, "replica 1 refuses")
+	case <-time.After(enough):
+		t.Fatal("the wiped replica was not told")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	require.Error(t, proposeAgain(ctx, c.running[1], "with the help of one that forgot"))
+	c.open(2)
+	c.propose(1, "without it")
+	require.Empty(t, c.running[3].snapshotOfList())
+	require.Empty(t, c.running[1].refused)
+	require.Empty(t, c.running[2].refused)
+}
+
+// A directory that was put back to an older state is as dangerous: the engine
+// alone would stop the process over it, at best.
+func TestReplicaRolledBack(t *testing.T) {
+	c := newReplicas(t, 3)
+	c.openAll()
+	c.leader()
+	c.propose(3, "one")
+	c.close(3)
+	backup := t.TempDir()
+	require.NoError(t, os.CopyFS(backup, os.DirFS(c.options[3].Dir)))
+	c.open(3)
+	c.propose(3, "two")
+	c.converge(2)
+	c.close(3)
+	c.change(3, func(o *Options) { o.Dir = backup })
+	c.open(3)
+	select {
+	case err := <-c.running[3].refused:
+		require.ErrorIs(t, err, ErrWiped)
+		require.ErrorContains(t, err, "old copy")
+	case <-time.After(enough):
+		t.Fatal("the replica that was put back was not told")
+	}
+	c.propose(1, "without it")
+}
+
+func TestReplicaFoundersDiffer(t *testing.T) {
+	c := newReplicas(t, 3)
+	c.open(1, 2)
+	c.leader()
+	c.change(3, func(o *Options) { o.Members[4] = "127.0.0.1:1" })
+	_, err := c.tryOpen(3)
+	require.ErrorIs(t, err, ErrMembers)
+	require.ErrorContains(t, err, "[1 2 3 4]")
+	c.propose(1, "undisturbed")
+
+	// Alone at first, it is told later; the others are not disturbed by it.
+	c.close(1)
+	c.close(2)
+	c.open(3)
+	c.open(1, 2)
+	select {
+	case err := <-c.running[3].refused:
+		require.ErrorIs(t, err, ErrMembers)
+	case <-time.After(enough):
+		t.Fatal("the replica with other founders was not told")
+	}
+	c.propose(2, "undisturbed")
+	require.Empty(t, c.running[1].refused)
+	require.Empty(t, c.running[2].refused)
+}
+
+// Replicas may move: to the engine they are known by their ids.
+func TestReplicaMoves(t *testing.T) {
+	c := newReplicas(t, 3)
+	c.openAll()
+	c.leader()
+	c.propose(3, "before")
+	c.close(3)
+	addr := freeAddresses(t, 1)[0]
+	c.change(3, func(o *Options) { o.Address, o.Members = addr, nil })
+	c.open(3)
+	c.propose(3, "it reaches the others")
+	// Those who kept the old address in Members need it told; those who were
+	// not given any learn it.
+	c.close(1)
+	c.change(1, func(o *Options) { o.Members = nil })
+	c.open(1)
+	c.propose(1, "and they reach it")
+	c.converge(3)
+	late := time.After(enough)
+	for c.running[1].members()[3] != addr {
+		select {
+		case <-late:
+			t.Fatalf("members: %v", c.running[1].members())
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+func TestReplicaClusters(t *testing.T) {
+	c := newReplicas(t, 2)
+	c.change(2, func(o *Options) { o.Cluster = "another" })
+	c.open(1, 2)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	require.Error(t, proposeAgain(ctx, c.running[1], "x"), "two clusters made one majority")
+	require.Empty(t, c.running[1].refused)
+}
+
+func TestReplicaPortInUse(t *testing.T) {
+	c := newReplicas(t, 1)
+	l, err := net.Listen("tcp", c.options[1].Address)
+	require.NoError(t, err)
+	_, err = c.tryOpen(1)
+	require.ErrorContains(t, err, c.options[1].Address)
+	require.NoFileExists(t, c.options[1].Dir+"/"+markerName)
+	require.NoError(t, l.Close())
+	c.open(1)
+	_, err = c.tryOpen(1)
+	require.ErrorIs(t, err, ErrDirectory)
+	c.close(1)
+	c.open(1)
+	c.propose(1, "fine")
+}
+
+// Strangers at the port do no harm.
+func TestReplicaGarbage(t *testing.T) {
+	c := newReplicas(t, 3)
+	c.openAll()
+	c.leader()
+	for _, o := range c.options {
+		for _, b := range [][]byte{[]byte("GET / HTTP/1.0\r\n\r\n"), make([]byte, 1<<16), {'q', 'L', 1, 1, 255, 255, 255, 255, 0, 0, 0, 0}} {
+			conn, err := net.Dial("tcp", o.Address)
+			require.NoError(t, err)
+			_, _ = conn.Write(b)
+			_ = conn.Close()
+		}
+	}
+	c.propose(2, "fine")
+	c.converge(1)
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -133,17 +134,17 @@ func (w *carrier) GetConnection(ctx context.Context, target string) (raftio.ICon
 	}
 	return &batchLink{
 		carrier: w,
-		ctx:  ctx,
-		link: w.peers.Link(id, func() string { return w.dir.address(id) }),
+		ctx:     ctx,
+		link:    w.peers.Link(id, w.dir),
 	}, nil
 }
 
 // batchLink is used by one goroutine of the engine.
 type batchLink struct {
 	carrier *carrier
-	ctx  context.Context
-	link *peer.Link
-	buf  []byte
+	ctx     context.Context
+	link    *peer.Link
+	buf     []byte
 }
 
 func (l *batchLink) Close() { l.link.Close() }
@@ -166,8 +167,10 @@ func (w *carrier) GetSnapshotConnection(ctx context.Context, target string) (raf
 	if err != nil {
 		return nil, err
 	}
-	conn, err := w.peers.Dial(ctx, id, w.dir.address(id))
+	addr := w.dir.Address(id)
+	conn, err := w.peers.Dial(ctx, id, addr)
 	if err != nil {
+		w.dir.Failed(id, addr)
 		return nil, err
 	}
 	return &chunkLink{carrier: w, conn: conn}, nil
@@ -175,8 +178,8 @@ func (w *carrier) GetSnapshotConnection(ctx context.Context, target string) (raf
 
 type chunkLink struct {
 	carrier *carrier
-	conn *peer.Conn
-	buf  []byte
+	conn    *peer.Conn
+	buf     []byte
 }
 
 func (l *chunkLink) Close() { l.conn.Close() }
@@ -224,6 +227,7 @@ type addresses struct {
 
 	mu    sync.RWMutex
 	known map[uint64]string // replica to the engine's name of its address
+	turn  map[uint64]int    // which of a replica's addresses is tried
 }
 
 var (
@@ -274,14 +278,42 @@ func (a *addresses) Resolve(_, replica uint64) (address, queue string, err error
 	return name, name, nil
 }
 
-// address returns where replica is dialled, or "": what this replica's operator
-// says, before what the other said itself, before what once was.
-func (a *addresses) address(replica uint64) string {
-	if addr := a.configured[replica]; addr != "" {
-		return addr
+// Address returns where to dial replica next, or "".
+func (a *addresses) Address(replica uint64) string {
+	all := a.candidates(replica)
+	if len(all) == 0 {
+		return ""
 	}
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return all[a.turn[replica]%len(all)]
+}
+
+// Failed has the next address of replica tried. Which one holds cannot be known:
+// the replica may have moved since Members was written, or since it was heard.
+func (a *addresses) Failed(replica uint64, addr string) {
+	if a.Address(replica) != addr {
+		return // it is another's turn already
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.turn[replica]++
+}
+
+func (a *addresses) candidates(replica uint64) []string {
+	var all []string
+	for _, addr := range []string{a.configured[replica], a.book.Address(replica), a.founded[replica]} {
+		if addr != "" && !slices.Contains(all, addr) {
+			all = append(all, addr)
+		}
+	}
+	return all
+}
+
+// shown is the address of replica for people: where it said itself that it is.
+func (a *addresses) shown(replica uint64) string {
 	if addr := a.book.Address(replica); addr != "" {
 		return addr
 	}
-	return a.founded[replica]
+	return a.Address(replica)
 }

@@ -25,6 +25,7 @@ type Book struct {
 type record struct {
 	storage Storage
 	epoch   uint64 // the highest seen; 0 when known by hearsay only
+	life    uint64 // seen with that epoch
 	address string // where it said that it is dialled
 }
 
@@ -41,6 +42,7 @@ type peerRecord struct {
 	Replica uint64 `json:"replica"`
 	Storage string `json:"storage"`
 	Epoch   uint64 `json:"epoch"`
+	Life    uint64 `json:"life"`
 	Address string `json:"address,omitempty"`
 }
 
@@ -68,7 +70,7 @@ func OpenBook(path string) (*Book, error) {
 	}
 	b := &Book{path: path, records: make(map[uint64]record, len(file.Peers))}
 	for _, p := range file.Peers {
-		r := record{epoch: p.Epoch, address: p.Address}
+		r := record{epoch: p.Epoch, life: p.Life, address: p.Address}
 		n, err := hex.Decode(r.storage[:], []byte(p.Storage))
 		if err != nil || n != len(r.storage) || p.Replica == 0 {
 			return nil, fmt.Errorf("%w: %s: replica %d, storage %q", ErrBook, path, p.Replica, p.Storage)
@@ -95,7 +97,7 @@ func (b *Book) admit(self uint64, h *hello) error {
 		return err
 	}
 	next := maps.Clone(b.records)
-	next[h.Replica] = record{storage: h.Storage, epoch: h.Epoch, address: h.Address}
+	next[h.Replica] = record{storage: h.Storage, epoch: h.Epoch, life: h.Life, address: h.Address}
 	for _, s := range h.roster {
 		if _, known := next[s.replica]; !known && s.replica != self && len(next) < maxRoster {
 			next[s.replica] = record{storage: s.storage}
@@ -122,9 +124,9 @@ func (b *Book) judge(self uint64, h *hello) error {
 	case known.storage != h.Storage:
 		return &Refusal{Code: CodeWiped, By: self, Text: fmt.Sprintf(
 			"replica %d comes with storage %s, but was seen with storage %s before", h.Replica, h.Storage, known.storage)}
-	case known.epoch > h.Epoch:
+	case known.epoch > h.Epoch, known.epoch == h.Epoch && known.life != h.Life:
 		return &Refusal{Code: CodeWiped, By: self, Text: fmt.Sprintf(
-			"replica %d comes with an old copy of its storage %s: it is at start %d, but was seen at start %d before",
+			"replica %d comes with an old copy of its storage %s: it says that this is its start %d, but a start %d was seen before",
 			h.Replica, h.Storage, h.Epoch, known.epoch)}
 	}
 	return nil
@@ -145,7 +147,7 @@ func (b *Book) save(records map[uint64]record) error {
 	file := bookFile{Format: bookFormat, Peers: []peerRecord{}}
 	for _, id := range slices.Sorted(maps.Keys(records)) {
 		r := records[id]
-		file.Peers = append(file.Peers, peerRecord{Replica: id, Storage: r.storage.String(), Epoch: r.epoch, Address: r.address})
+		file.Peers = append(file.Peers, peerRecord{Replica: id, Storage: r.storage.String(), Epoch: r.epoch, Life: r.life, Address: r.address})
 	}
 	raw, err := json.MarshalIndent(file, "", "  ")
 	if err != nil {

@@ -169,15 +169,24 @@ const (
 type Link struct {
 	t       *Transport
 	replica uint64
-	address func() string
+	route   Route
 	conn    *Conn
 	pause   time.Duration
 	next    time.Time
 }
 
-// Link returns a way to replica. address is asked at each attempt.
-func (t *Transport) Link(replica uint64, address func() string) *Link {
-	return &Link{t: t, replica: replica, address: address}
+// A Route knows where replicas may be dialled.
+type Route interface {
+	// Address returns where to dial replica, or "".
+	Address(replica uint64) string
+	// Failed says that replica was not found at addr, so that another of its
+	// addresses is tried next.
+	Failed(replica uint64, addr string)
+}
+
+// Link returns a way to replica.
+func (t *Transport) Link(replica uint64, route Route) *Link {
+	return &Link{t: t, replica: replica, route: route}
 }
 
 // Send sends one message or loses it. It does not keep payload.
@@ -199,11 +208,13 @@ func (l *Link) connect(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, linkDial)
 	defer cancel()
-	conn, err := l.t.Dial(ctx, l.replica, l.address())
+	addr := l.route.Address(l.replica)
+	conn, err := l.t.Dial(ctx, l.replica, addr)
 	if err == nil {
 		l.conn, l.pause = conn, 0
 		return true
 	}
+	l.route.Failed(l.replica, addr)
 	l.pause = min(max(2*l.pause, minLinkPause), maxLinkPause)
 	wait := l.pause
 	if refusal := (*Refusal)(nil); errors.As(err, &refusal) {

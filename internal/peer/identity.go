@@ -30,6 +30,7 @@ type Identity struct {
 	Storage  Storage // of its directory
 	Founders uint64  // hash of the founders' ids; 0 when it joined later
 	Epoch    uint64  // how often its directory was opened
+	Life     uint64  // drawn at random each time, since an old copy counts on from where it was
 	Address  string  // where it is dialled
 }
 
@@ -86,6 +87,7 @@ func (h *hello) encode() []byte {
 	b = append(b, h.Storage[:]...)
 	b = binary.BigEndian.AppendUint64(b, h.Founders)
 	b = binary.BigEndian.AppendUint64(b, h.Epoch)
+	b = binary.BigEndian.AppendUint64(b, h.Life)
 	b = appendString(b, h.Address)
 	b = binary.BigEndian.AppendUint64(b, h.to)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(h.roster)))
@@ -110,6 +112,7 @@ func decodeHello(b []byte) (h hello, version uint16, err error) {
 	copy(h.Storage[:], r.bytes(16))
 	h.Founders = r.uint64()
 	h.Epoch = r.uint64()
+	h.Life = r.uint64()
 	h.Address = r.string(maxAddress)
 	h.to = r.uint64()
 	n := int(r.uint16())

@@ -3,7 +3,6 @@ package peer
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -50,7 +49,7 @@ func (t *Transport) Probe(ctx context.Context, addresses map[uint64]string) (wel
 // once, so that each has the other's storage on record even when the engine
 // gives them nothing to talk about. It returns at once and goes on until all
 // are met or the Transport is closed.
-func (t *Transport) Meet(replicas []uint64, address func(uint64) string) {
+func (t *Transport) Meet(replicas []uint64, route Route) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -58,11 +57,18 @@ func (t *Transport) Meet(replicas []uint64, address func(uint64) string) {
 	}
 	t.workers.Go(func() {
 		for pause := minMeetPause; ; pause = min(2*pause, maxMeetPause) {
-			missing := t.unmet(replicas, address)
+			missing := t.unmet(replicas)
 			if len(missing) == 0 {
 				return
 			}
-			t.Probe(t.ctx, missing)
+			addrs := make(map[uint64]string)
+			for _, id := range missing {
+				addrs[id] = route.Address(id)
+			}
+			t.Probe(t.ctx, addrs)
+			for _, id := range t.unmet(missing) {
+				route.Failed(id, addrs[id])
+			}
 			select {
 			case <-t.stop:
 				return
@@ -72,16 +78,14 @@ func (t *Transport) Meet(replicas []uint64, address func(uint64) string) {
 	})
 }
 
-func (t *Transport) unmet(replicas []uint64, address func(uint64) string) map[uint64]string {
+// unmet returns those of replicas that were not greeted yet.
+func (t *Transport) unmet(replicas []uint64) []uint64 {
 	t.mu.Lock()
-	met := maps.Clone(t.met)
-	t.mu.Unlock()
-	missing := make(map[uint64]string)
+	defer t.mu.Unlock()
+	var missing []uint64
 	for _, id := range replicas {
-		if id != t.cfg.Self.Replica && !met[id] {
-			if addr := address(id); addr != "" {
-				missing[id] = addr
-			}
+		if id != t.cfg.Self.Replica && !t.met[id] {
+			missing = append(missing, id)
 		}
 	}
 	return missing

@@ -110,7 +110,7 @@ func (t *Transport) Close() error {
 			}
 		}
 		for c := range t.outbound {
-			_ = c.conn.Close()
+			_ = c.raw.Close()
 		}
 	}
 	t.mu.Unlock()
