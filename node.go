@@ -258,7 +258,9 @@ func (n *Node) Do(ctx context.Context, name string, fn func(ctx context.Context,
 		lost := h.Err()
 		cancel()
 		_ = h.Release(ctx)
-		err = errors.Join(err, lost)
+		if lost != nil {
+			err = errors.Join(err, lost)
+		}
 	}()
 	return fn(held, h.Token())
 }
@@ -268,8 +270,8 @@ func (n *Node) Do(ctx context.Context, name string, fn func(ctx context.Context,
 // ends before the cluster has confirmed it, the node is closed all the same, and
 // the error matches ctx's error.
 func (n *Node) Shutdown(ctx context.Context) error {
-	if err := checkCtx(ctx); err != nil {
-		return errors.Join(err, n.Close())
+	if ctx == nil {
+		return ErrNilContext
 	}
 	err := n.closeSessions(ctx)
 	if err == nil {

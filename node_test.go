@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,9 +17,23 @@ import (
 // inSim runs a test with five nodes over a simulated log, in a bubble whose time
 // passes only when everybody waits.
 func inSim(t *testing.T, test func(t *testing.T, s *sim, nodes map[uint64]*Node)) {
+	inSimWith(t, func(*Options, func() time.Duration) {},
+		func(t *testing.T, s *sim, nodes map[uint64]*Node, _ func(time.Duration)) { test(t, s, nodes) })
+}
+
+// inSimWith is inSim with options of its own, and a count of time slept away that
+// the options may use and the test moves on.
+func inSimWith(t *testing.T, change func(o *Options, asleep func() time.Duration),
+	test func(t *testing.T, s *sim, nodes map[uint64]*Node, sleep func(time.Duration))) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(1, 5)
-		nodes := s.openAll(t)
+		var slept atomic.Int64
+		nodes := make(map[uint64]*Node)
+		for id := range s.replicas {
+			o := s.options(id)
+			change(&o, func() time.Duration { return time.Duration(slept.Load()) })
+			nodes[id] = s.open(t, o)
+		}
 		defer func() {
 			for _, n := range nodes {
 				require.NoError(t, n.Close())
@@ -27,9 +42,12 @@ func inSim(t *testing.T, test func(t *testing.T, s *sim, nodes map[uint64]*Node)
 		for _, n := range nodes {
 			require.NoError(t, n.Ready(t.Context()))
 		}
-		test(t, s, nodes)
+		test(t, s, nodes, func(d time.Duration) { slept.Add(int64(d)) })
 	})
 }
+
+// elapse lets d pass in the bubble: no real time is slept away.
+func elapse(d time.Duration) { time.Sleep(d) }
 
 // soon is a ctx for what must not take long.
 func soon(t *testing.T) context.Context {

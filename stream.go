@@ -125,6 +125,9 @@ func (n *Node) sendLoop() {
 func (n *Node) nextBatch() *outgo {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.failed != nil {
+		return nil
+	}
 	b := n.stream.next()
 	if b == nil {
 		return nil

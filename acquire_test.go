@@ -1,0 +1,262 @@
+package quorumlock
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestBadCallsProposeNothing(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		before := len(s.log)
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		n := nodes[1]
+		var none context.Context // nil on purpose
+		for _, name := range []string{"", strings.Repeat("x", 513), "\xff\xfe"} {
+			_, err := n.Acquire(t.Context(), name)
+			require.ErrorIs(t, err, ErrName)
+			_, err = n.TryAcquire(t.Context(), name)
+			require.ErrorIs(t, err, ErrName)
+			_, err = n.Describe(t.Context(), name)
+			require.ErrorIs(t, err, ErrName)
+		}
+		for ctx, want := range map[context.Context]error{none: ErrNilContext, over: context.Canceled} {
+			_, err := n.Acquire(ctx, "job")
+			require.ErrorIs(t, err, want)
+			_, err = n.TryAcquire(ctx, "job")
+			require.ErrorIs(t, err, want)
+			_, err = n.OpenSession(ctx)
+			require.ErrorIs(t, err, want)
+			_, err = n.Describe(ctx, "job")
+			require.ErrorIs(t, err, want)
+			_, err = n.List(ctx, "")
+			require.ErrorIs(t, err, want)
+			require.ErrorIs(t, n.Ready(ctx), want)
+		}
+		synctest.Wait()
+		require.Equal(t, before, len(s.log))
+
+		h, err := n.Acquire(soon(t), strings.Repeat("x", 512))
+		require.NoError(t, err)
+		require.NoError(t, h.Release(soon(t)))
+	})
+}
+
+func TestHeldErrorTellsWhoHasIt(t *testing.T) {
+	inSim(t, func(t *testing.T, _ *sim, nodes map[uint64]*Node) {
+		h, err := nodes[1].Acquire(soon(t), "job")
+		require.NoError(t, err)
+
+		_, err = nodes[2].TryAcquire(soon(t), "job")
+		var held *HeldError
+		require.ErrorAs(t, err, &held)
+		require.Equal(t, h.Session().ID(), held.Holders[0].Session)
+		require.Equal(t, "owner-1", held.Holders[0].Owner)
+		require.Equal(t, h.Token(), held.Holders[0].Token)
+		require.NotErrorIs(t, err, context.DeadlineExceeded)
+
+		var wg sync.WaitGroup
+		for ahead := range 3 {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				_, err := nodes[3].Acquire(ctx, "job")
+				var held *HeldError
+				require.ErrorAs(t, err, &held)
+				require.ErrorIs(t, err, ErrHeld)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.Equal(t, "job", held.Name)
+				require.Contains(t, err.Error(), "owner-1")
+				if ahead > 0 {
+					require.LessOrEqual(t, held.Ahead, ahead)
+				}
+			})
+			synctest.Wait()
+		}
+		wg.Wait()
+		elapse(time.Second) // the cancels go out in the background
+		info, err := nodes[4].Describe(soon(t), "job")
+		require.NoError(t, err)
+		require.Empty(t, info.Waiters, "a wait that ran out leaves no waiter")
+	})
+}
+
+func TestQueueFull(t *testing.T) {
+	inSim(t, func(t *testing.T, _ *sim, nodes map[uint64]*Node) {
+		_, err := nodes[1].Acquire(soon(t), "job")
+		require.NoError(t, err)
+		_, err = nodes[2].Acquire(soon(t), "job", MaxWaiters(0))
+		require.ErrorIs(t, err, ErrQueueFull)
+		_, err = nodes[2].Acquire(soon(t), "free", MaxWaiters(0))
+		require.NoError(t, err)
+	})
+}
+
+func TestReleaseIsIdempotentAndEndsOnlyItsOwn(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		first, err := nodes[1].Acquire(soon(t), "job")
+		require.NoError(t, err)
+		require.NoError(t, first.Release(soon(t)))
+		require.ErrorIs(t, first.Err(), ErrNotHeld)
+		require.NotErrorIs(t, first.Err(), ErrLost)
+		second, err := nodes[1].Acquire(soon(t), "job")
+		require.NoError(t, err)
+
+		require.NoError(t, first.Release(soon(t)), "again")
+		s.alter(func() { s.log = append(s.log, s.log...) }) // every entry there ever was arrives once more
+		require.NoError(t, second.Validate(soon(t)))
+		require.ErrorIs(t, first.Validate(soon(t)), ErrNotHeld)
+		require.NoError(t, second.Release(soon(t)))
+	})
+}
+
+func TestReleaseWorksOnADeadContext(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		dead, cancel := context.WithCancel(t.Context())
+		cancel()
+		h, err := nodes[1].Acquire(soon(t), "job")
+		require.NoError(t, err)
+		require.NoError(t, h.Release(dead))
+		other, err := nodes[2].TryAcquire(soon(t), "job")
+		require.NoError(t, err)
+		require.NoError(t, other.Release(soon(t)))
+
+		h, err = nodes[1].Acquire(soon(t), "job")
+		require.NoError(t, err)
+		s.cut(1)
+		start := time.Now()
+		err = h.Release(dead)
+		require.ErrorIs(t, err, ErrNoQuorum)
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, DefaultElectionTimeout, time.Since(start), "bounded")
+		s.heal()
+		require.NoError(t, h.Release(soon(t)), "it went on in the background")
+	})
+}
+
+func TestCancelledWaitLeavesNothing(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		// The acquire is committed only after its caller has gone.
+		s.alter(func() { s.faults.late = 1 })
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		_, err := nodes[1].Acquire(ctx, "job")
+		require.ErrorIs(t, err, ErrNoQuorum)
+		s.alter(func() { s.faults.late = 0 })
+		s.moveLeader()
+		h, err := nodes[2].Acquire(soon(t), "job")
+		require.NoError(t, err)
+		require.NoError(t, h.Release(soon(t)))
+		elapse(time.Second)
+		require.Zero(t, nodes[1].Status().Holds)
+		require.Zero(t, nodes[1].Status().Locks)
+	})
+}
+
+func TestSnapshotInstallSettlesWhatIsUnderWay(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		held, err := nodes[1].Acquire(soon(t), "mine")
+		require.NoError(t, err)
+		taken, err := nodes[2].Acquire(soon(t), "theirs")
+		require.NoError(t, err)
+
+		s.pause(1, true) // commits, but sees nothing of it
+		var wg sync.WaitGroup
+		wg.Go(func() { require.NoError(t, held.Release(soon(t))) })
+		wg.Go(func() {
+			_, err := nodes[1].TryAcquire(soon(t), "theirs")
+			require.ErrorIs(t, err, ErrHeld)
+		})
+		wg.Go(func() {
+			h, err := nodes[1].Acquire(soon(t), "new")
+			require.NoError(t, err)
+			require.NoError(t, h.Validate(soon(t)))
+		})
+		wg.Go(func() {
+			_, err := nodes[1].OpenSession(soon(t))
+			require.NoError(t, err)
+		})
+		wg.Go(func() {
+			h, err := nodes[1].Acquire(soon(t), "theirs")
+			require.NoError(t, err)
+			require.Greater(t, h.Token(), taken.Token())
+		})
+		elapse(time.Second)
+		s.mu.Lock()
+		log := s.log
+		s.mu.Unlock()
+		s.replicas[1].install(log)
+		s.pause(1, false)
+		synctest.Wait()
+		require.NoError(t, taken.Release(soon(t)))
+		wg.Wait()
+	})
+}
+
+func TestListInPages(t *testing.T) {
+	inSim(t, func(t *testing.T, _ *sim, nodes map[uint64]*Node) {
+		ctx := soon(t)
+		var want []string
+		for i := range 25 {
+			name := fmt.Sprintf("invoice/%02d", i)
+			_, err := nodes[1].Acquire(ctx, name)
+			require.NoError(t, err)
+			want = append(want, name)
+		}
+		_, err := nodes[1].Acquire(ctx, "report")
+		require.NoError(t, err)
+		var got []string
+		for page := []LockInfo{{}}; ; {
+			page, err = nodes[2].List(ctx, "invoice/", Limit(10), After(page[len(page)-1].Name))
+			require.NoError(t, err)
+			if len(page) == 0 {
+				break
+			}
+			for _, l := range page {
+				got = append(got, l.Name)
+				require.Equal(t, uint64(1), l.Holders[0].Replica)
+				require.Equal(t, Exclusive, l.Mode)
+				require.WithinDuration(t, time.Now(), l.Holders[0].AcquiredAt, time.Minute)
+				require.WithinDuration(t, time.Now().Add(DefaultSessionTTL), l.Holders[0].LeaseUntil, DefaultSessionTTL/2)
+			}
+		}
+		require.Equal(t, want, got)
+		all, err := nodes[3].List(ctx, "")
+		require.NoError(t, err)
+		require.Len(t, all, 26)
+	})
+}
+
+func TestClosedNodeSaysSo(t *testing.T) {
+	inSim(t, func(t *testing.T, _ *sim, nodes map[uint64]*Node) {
+		n := nodes[1]
+		h, err := n.Acquire(soon(t), "job")
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, err := n.Acquire(soon(t), "job")
+			require.ErrorIs(t, err, ErrClosed)
+			require.NotErrorIs(t, err, context.Canceled)
+		})
+		synctest.Wait()
+		require.NoError(t, n.Close())
+		require.NoError(t, n.Close(), "again")
+		wg.Wait()
+		require.ErrorIs(t, h.Release(soon(t)), ErrLost)
+		require.ErrorIs(t, h.Err(), ErrClosed)
+		_, err = n.TryAcquire(soon(t), "job")
+		require.ErrorIs(t, err, ErrClosed)
+		_, err = n.Describe(soon(t), "job")
+		require.ErrorIs(t, err, ErrClosed)
+		_, err = n.OpenSession(soon(t))
+		require.ErrorIs(t, err, ErrClosed)
+		require.ErrorIs(t, n.Ready(soon(t)), ErrClosed)
+	})
+}
