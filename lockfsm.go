@@ -73,8 +73,7 @@ func (f *lockFSM) outside(e *wire.Entry) {
 		case wire.Boot:
 			f.boot(e)
 		case wire.Expire:
-			ttl := time.Duration(min(c.TTL, uint64(maxTTL/time.Millisecond))) * time.Millisecond
-			f.end(f.roll.Expire(c.Replica, c.Epoch, c.Renewal, ttl), causeExpired, e.At)
+			f.end(f.roll.Expire(c.Replica, c.Epoch, c.Renewal, ttlOf(c)), causeExpired, e.At)
 		}
 	}
 	f.renew(e)
@@ -132,9 +131,12 @@ func (f *lockFSM) command(id sessions.ID, at int64, c *wire.Command) {
 }
 
 func (f *lockFSM) open(id sessions.ID, at int64, c *wire.Command) {
-	ttl := time.Duration(min(c.TTL, uint64(maxTTL/time.Millisecond))) * time.Millisecond
-	f.roll.Open(sessions.Session{ID: id, TTL: ttl, Owner: c.Owner, OpenedAt: at})
+	f.roll.Open(sessions.Session{ID: id, TTL: ttlOf(c), Owner: c.Owner, OpenedAt: at})
 	f.emit(effect{kind: opened, session: id})
+}
+
+func ttlOf(c *wire.Command) time.Duration {
+	return time.Duration(min(c.TTL, uint64(wire.MaxTTL/time.Millisecond))) * time.Millisecond
 }
 
 func (f *lockFSM) acquire(id sessions.ID, at int64, c *wire.Command) {
@@ -282,7 +284,7 @@ func (f *lockFSM) bytes() []byte {
 func restoreFSM(r io.Reader, stop <-chan struct{}) (*lockFSM, error) {
 	src, head, err := wire.ReadSnapshot(r)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
+		return nil, unreadable(err)
 	}
 	f := newLockFSM()
 	f.token = head.Token
@@ -299,9 +301,17 @@ func restoreFSM(r io.Reader, stop <-chan struct{}) (*lockFSM, error) {
 			err = f.adopt(l)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrFormat, err)
+			return nil, unreadable(err)
 		}
 	}
+}
+
+// unreadable tells a snapshot that is at fault from one that could not be read.
+func unreadable(err error) error {
+	if errors.Is(err, wire.ErrMalformed) || errors.Is(err, wire.ErrVersion) {
+		return fmt.Errorf("%w: %w", ErrFormat, err)
+	}
+	return err
 }
 
 // adopt takes over a line from a snapshot.

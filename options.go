@@ -15,13 +15,14 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/quorumlock/quorumlock/internal/peer"
+	"github.com/quorumlock/quorumlock/internal/wire"
 )
 
 const (
 	// MaxNameLen is the longest lock name, in bytes.
-	MaxNameLen = 512
+	MaxNameLen = wire.MaxName
 	// MaxOwnerLen is the longest owner name, in bytes.
-	MaxOwnerLen = 256
+	MaxOwnerLen = wire.MaxOwner
 
 	// DefaultSessionTTL is the SessionTTL of Options that set none.
 	DefaultSessionTTL = 10 * time.Second
@@ -32,7 +33,7 @@ const (
 	// and an ordinary fsync.
 	minElectionTimeout = 100 * time.Millisecond
 	// maxTTL bounds how long a crashed process can keep others waiting.
-	maxTTL = 24 * time.Hour
+	maxTTL = wire.MaxTTL
 	// ttlElections is how many election timeouts a TTL must at least last, so
 	// that a session outlives a change of leader. See docs/ARCHITECTURE.md.
 	ttlElections = 5

@@ -105,6 +105,9 @@ func (t *table) mark() *capture {
 // take appends page i as it was at the mark to b, and lets go of it. Each page is
 // taken once, under the same lock as every change of the table.
 func (c *capture) take(b []byte, i int) []byte {
+	if c.table == nil || c.table.capture != c {
+		panic("quorumlock: page taken of a capture that has ended") // the table has moved on unsaved
+	}
 	if c.done[i] {
 		b = append(b, c.saved[i]...)
 		c.saved[i] = nil

@@ -74,7 +74,7 @@ func (j *Judge) Look(now time.Time, roll *Roll) []Judgement {
 		if known && n.epoch == p.Epoch && n.renewal == p.Renewal && n.at.After(from) {
 			from = n.at
 		}
-		if ttl := longestDue(p, now.Sub(from)); ttl > 0 {
+		if ttl, some := longestDue(p, now.Sub(from)); some {
 			due = append(due, Judgement{p.Replica, p.Epoch, p.Renewal, ttl})
 		}
 	}
@@ -82,13 +82,12 @@ func (j *Judge) Look(now time.Time, roll *Roll) []Judgement {
 }
 
 // longestDue returns the longest TTL among the sessions of p whose lease is over
-// after idle, or 0.
-func longestDue(p *Process, idle time.Duration) time.Duration {
-	var longest time.Duration
+// after idle, and whether there are any.
+func longestDue(p *Process, idle time.Duration) (longest time.Duration, some bool) {
 	for _, s := range p.sessions {
-		if idle >= Lease(s.TTL) && s.TTL > longest {
-			longest = s.TTL
+		if idle >= Lease(s.TTL) {
+			longest, some = max(longest, s.TTL), true
 		}
 	}
-	return longest
+	return longest, some
 }

@@ -2,6 +2,8 @@ package wire
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"hash/crc32"
 	"io"
 )
@@ -68,8 +70,8 @@ func (b *blockReader) Read(p []byte) (int, error) {
 
 func (b *blockReader) next() ([]byte, error) {
 	var head [blockHeader]byte
-	if _, err := io.ReadFull(b.r, head[:]); err != nil {
-		return nil, malformed("truncated snapshot: %v", err)
+	if err := readFull(b.r, head[:]); err != nil {
+		return nil, err
 	}
 	n := binary.BigEndian.Uint32(head[:4])
 	if n > maxBlock {
@@ -79,8 +81,8 @@ func (b *blockReader) next() ([]byte, error) {
 		b.buf = make([]byte, n)
 	}
 	p := b.buf[:n]
-	if _, err := io.ReadFull(b.r, p); err != nil {
-		return nil, malformed("truncated snapshot: %v", err)
+	if err := readFull(b.r, p); err != nil {
+		return nil, err
 	}
 	if crc32.Checksum(p, castagnoli) != binary.BigEndian.Uint32(head[4:]) {
 		return nil, malformed("snapshot block with a wrong checksum")
@@ -89,4 +91,16 @@ func (b *blockReader) next() ([]byte, error) {
 		return nil, io.EOF
 	}
 	return p, nil
+}
+
+// readFull fills p. A stream that ends too early is malformed; one that cannot be
+// read is not, and its own error is kept.
+func readFull(r io.Reader, p []byte) error {
+	switch _, err := io.ReadFull(r, p); {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return malformed("truncated snapshot")
+	case err != nil:
+		return fmt.Errorf("wire: snapshot cannot be read: %w", err)
+	}
+	return nil
 }

@@ -110,17 +110,18 @@ func (s *SnapshotWriter) Write(p []byte) (int, error) {
 func (s *SnapshotWriter) Close() error { return s.blocks.Close() }
 
 // A SnapshotReader reads what a SnapshotWriter wrote. Its errors match ErrVersion
-// or ErrMalformed.
+// or ErrMalformed, or are those of the underlying reader.
 type SnapshotReader struct {
-	r     reader
-	lines int // yet to come
+	blocks blockReader
+	r      reader
+	lines  int // yet to come
 }
 
 // ReadSnapshot reads the head of a snapshot. Line gives the lines after it.
 func ReadSnapshot(src io.Reader) (*SnapshotReader, Head, error) {
 	var version [1]byte
-	if _, err := io.ReadFull(src, version[:]); err != nil {
-		return nil, Head{}, malformed("truncated snapshot: %v", err)
+	if err := readFull(src, version[:]); err != nil {
+		return nil, Head{}, err
 	}
 	switch {
 	case version[0] > SnapshotVersion:
@@ -128,33 +129,45 @@ func ReadSnapshot(src io.Reader) (*SnapshotReader, Head, error) {
 	case version[0] == 0:
 		return nil, Head{}, malformed("snapshot version 0")
 	}
-	s := &SnapshotReader{}
-	s.r.dec = msgpack.NewDecoder(bufio.NewReaderSize(&blockReader{r: src}, 64<<10))
+	s := &SnapshotReader{blocks: blockReader{r: src}}
+	s.r.dec = msgpack.NewDecoder(bufio.NewReaderSize(&s.blocks, 64<<10))
 	h := Head{Roll: new(sessions.Roll)}
 	s.r.array(3, "snapshot head")
 	h.Token = fencing.Token(s.r.uint())
 	s.r.roll(h.Roll)
 	h.Lines = int(min(s.r.uint(), 1<<40))
 	s.lines = h.Lines
-	return s, h, s.r.err
+	if err := s.err(); err != nil {
+		return nil, Head{}, err
+	}
+	return s, h, nil
+}
+
+// err returns what went wrong. When it was the stream that failed, that is the
+// reason, and not what became of the decoding.
+func (s *SnapshotReader) err() error {
+	if s.r.err != nil && s.blocks.err != nil && s.blocks.err != io.EOF {
+		return s.blocks.err
+	}
+	return s.r.err
 }
 
 // Line reads the next line. It returns io.EOF after the last one, and only if the
 // snapshot ends there too.
 func (s *SnapshotReader) Line() (*queue.Line, error) {
-	if s.r.err != nil {
-		return nil, s.r.err
-	}
-	if s.lines == 0 {
-		if err := s.r.dec.Skip(); !errors.Is(err, io.EOF) {
-			s.r.fail("snapshot goes on after its last line: %v", err)
-			return nil, s.r.err
+	if s.r.err == nil && s.lines == 0 {
+		var more [1]byte
+		if err := s.r.dec.ReadFull(more[:]); errors.Is(err, io.EOF) {
+			return nil, io.EOF
 		}
-		return nil, io.EOF
+		s.r.fail("snapshot goes on after its last line")
+	}
+	l := s.r.line()
+	if err := s.err(); err != nil {
+		return nil, err
 	}
 	s.lines--
-	l := s.r.line()
-	return l, s.r.err
+	return l, nil
 }
 
 func (r *reader) roll(roll *sessions.Roll) {
@@ -162,6 +175,9 @@ func (r *reader) roll(roll *sessions.Roll) {
 	for i := 0; i < n && r.err == nil; i++ {
 		r.array(5, "process")
 		p := sessions.Process{Replica: r.uint(), Epoch: r.uint(), Renewal: r.uint(), Batch: r.uint()}
+		if r.err == nil && (p.Replica == 0 || p.Epoch == 0) {
+			r.fail("process %d.%d", p.Replica, p.Epoch)
+		}
 		if r.err == nil && !roll.Restore(p) {
 			r.fail("replica %d stands twice", p.Replica)
 		}
@@ -169,9 +185,12 @@ func (r *reader) roll(roll *sessions.Roll) {
 		for j := 0; j < m && r.err == nil; j++ {
 			r.array(4, "session")
 			s := sessions.Session{ID: sessions.ID{Replica: p.Replica, Epoch: p.Epoch, Seq: r.uint()}}
-			s.TTL = time.Duration(r.uint()) * time.Millisecond
+			s.TTL = r.ttl()
 			s.Owner = r.text(MaxOwner, "owner")
 			s.OpenedAt = r.int()
+			if r.err == nil && roll.Session(s.ID) != nil {
+				r.fail("session %s stands twice", s.ID)
+			}
 			if r.err == nil {
 				roll.Open(s)
 			}
@@ -179,15 +198,30 @@ func (r *reader) roll(roll *sessions.Roll) {
 	}
 }
 
+func (r *reader) ttl() time.Duration {
+	ms := r.uint()
+	if ms > uint64(MaxTTL/time.Millisecond) {
+		r.fail("TTL of %d ms", ms)
+		return 0
+	}
+	return time.Duration(ms) * time.Millisecond
+}
+
 func (r *reader) line() *queue.Line {
 	l := new(queue.Line)
 	r.array(3, "line")
 	l.Name = r.text(MaxName, "name")
+	if r.err == nil && l.Name == "" {
+		r.fail("a line without a name")
+	}
 	holders := r.arrayLen(MaxWaiters, "holders")
 	for i := 0; i < holders && r.err == nil; i++ {
 		c := r.claim()
 		if r.err == nil && !c.Holds() {
 			r.fail("%q: a holder without a token", l.Name)
+		}
+		if r.err == nil && !l.Free(c.Mode) {
+			r.fail("%q: holders that exclude each other", l.Name)
 		}
 		l.Hold(c, c.Token)
 	}
@@ -198,6 +232,9 @@ func (r *reader) line() *queue.Line {
 			r.fail("%q: a waiter with a token", l.Name)
 		}
 		l.Wait(c)
+	}
+	if r.err == nil && l.Next() != nil {
+		r.fail("%q: a waiter that nobody is in the way of", l.Name)
 	}
 	return l
 }

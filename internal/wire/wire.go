@@ -13,6 +13,7 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Limits that decide an outcome. They are constants of the format and not options,
@@ -26,12 +27,15 @@ const (
 	MaxCommands = 1 << 14
 	// MaxWaiters is how many claims may stand in one line.
 	MaxWaiters = 1 << 20
+	// MaxTTL is the longest TTL of a session; a longer one counts as this.
+	MaxTTL = 24 * time.Hour
 )
 
 var (
 	// ErrVersion is returned for what a newer version has written.
 	ErrVersion = errors.New("wire: written by a newer version")
-	// ErrMalformed is returned for what no version has written.
+	// ErrMalformed is returned for what no version has written: it was damaged or
+	// cut short.
 	ErrMalformed = errors.New("wire: malformed")
 )
 

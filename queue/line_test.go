@@ -1,0 +1,210 @@
+package queue
+
+import (
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quorumlock/quorumlock/fencing"
+	"github.com/quorumlock/quorumlock/sessions"
+)
+
+// dice returns a source that a failed test can be repeated with.
+func dice(t *testing.T) *rand.Rand {
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("QUORUMLOCK_SEED"); s != "" {
+		var err error
+		seed, err = strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err)
+	}
+	t.Logf("QUORUMLOCK_SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+func newClaim(seq uint64) *Claim {
+	return &Claim{Session: sessions.ID{Replica: 1, Epoch: 1, Seq: 1}, Seq: seq, Mode: Exclusive}
+}
+
+func seqs(claims func(func(*Claim) bool)) []uint64 {
+	out := []uint64{}
+	for c := range claims {
+		out = append(out, c.Seq)
+	}
+	return out
+}
+
+func TestNewLineIsFree(t *testing.T) {
+	var l Line
+	require.True(t, l.Free(Exclusive))
+	require.True(t, l.Empty())
+	require.Nil(t, l.Next())
+	require.Zero(t, l.Holding())
+	require.Zero(t, l.Waiting())
+}
+
+func TestLineServesInOrderOfArrival(t *testing.T) {
+	var l Line
+	a, b, c := newClaim(1), newClaim(2), newClaim(3)
+
+	l.Hold(a, 7)
+	require.True(t, a.Holds())
+	require.Equal(t, fencing.Token(7), a.Token)
+	require.Same(t, &l, a.Line())
+	require.False(t, l.Free(Exclusive))
+
+	l.Wait(b)
+	l.Wait(c)
+	require.False(t, b.Holds())
+	require.Nil(t, l.Next(), "nobody is next while the lock is held")
+	require.Equal(t, []uint64{2, 3}, seqs(l.Waiters()))
+	require.Equal(t, []int{0, 0, 1}, []int{a.Ahead(), b.Ahead(), c.Ahead()})
+
+	a.Leave()
+	require.Nil(t, a.Line())
+	require.False(t, l.Free(Exclusive), "a newcomer may not overtake those who wait")
+	require.Same(t, b, l.Next())
+	l.Hold(b, 8)
+	require.Nil(t, l.Next())
+	require.Equal(t, []uint64{2}, seqs(l.Holders()))
+	require.Equal(t, []uint64{3}, seqs(l.Waiters()))
+
+	b.Leave()
+	l.Hold(l.Next(), 9)
+	c.Leave()
+	require.True(t, l.Empty())
+	require.True(t, l.Free(Exclusive))
+}
+
+func TestLeaveFromAnyPlace(t *testing.T) {
+	for n := 1; n <= 4; n++ {
+		for gone := range n {
+			var l Line
+			l.Hold(newClaim(0), 1)
+			want := []uint64{}
+			var leaver *Claim
+			for i := range n {
+				c := newClaim(uint64(i + 1))
+				l.Wait(c)
+				if i == gone {
+					leaver = c
+				} else {
+					want = append(want, c.Seq)
+				}
+			}
+			leaver.Leave()
+			leaver.Leave() // a second time takes nobody else's place
+			require.Equal(t, want, seqs(l.Waiters()))
+			require.Equal(t, n-1, l.Waiting())
+			l.Wait(newClaim(99)) // the ends of the list are still right
+			require.Equal(t, append(want, 99), seqs(l.Waiters()))
+			require.Zero(t, leaver.Ahead())
+		}
+	}
+}
+
+func TestClaimMayLeaveWhileItIsLookedAt(t *testing.T) {
+	var l Line
+	l.Hold(newClaim(0), 1)
+	for i := range uint64(5) {
+		l.Wait(newClaim(i + 1))
+	}
+	var met []uint64
+	for c := range l.Waiters() {
+		met = append(met, c.Seq)
+		if c.Seq%2 == 1 {
+			c.Leave()
+		}
+	}
+	require.Equal(t, []uint64{1, 2, 3, 4, 5}, met)
+	require.Equal(t, []uint64{2, 4}, seqs(l.Waiters()))
+	for c := range l.Waiters() {
+		require.Equal(t, uint64(2), c.Seq)
+		break
+	}
+}
+
+func TestModes(t *testing.T) {
+	require.Equal(t, "exclusive", Exclusive.String())
+	require.Equal(t, "mode?", Mode(9).String())
+	for m := range Mode(255) {
+		require.Equal(t, m == 1, m.Valid())
+	}
+}
+
+// A naive line: slices, and nothing else.
+type naiveLine struct{ holders, waiters []*Claim }
+
+func without(list []*Claim, c *Claim) []*Claim {
+	return slices.DeleteFunc(slices.Clone(list), func(x *Claim) bool { return x == c })
+}
+
+func (n *naiveLine) leave(c *Claim) {
+	n.holders, n.waiters = without(n.holders, c), without(n.waiters, c)
+}
+
+// Random visitors of two lines, against the naive one.
+func TestLineAgainstNaive(t *testing.T) {
+	rnd := dice(t)
+	var lines [2]Line
+	var naive [2]naiveLine
+	var present []*Claim
+	token := fencing.Token(0)
+	for step := range 20_000 {
+		i := rnd.IntN(2)
+		l, n := &lines[i], &naive[i]
+		switch {
+		case rnd.IntN(2) == 0 && len(present) < 40:
+			c := newClaim(uint64(step))
+			present = append(present, c)
+			require.Equal(t, len(n.holders)+len(n.waiters) == 0, l.Free(Exclusive))
+			if l.Free(Exclusive) {
+				token++
+				l.Hold(c, token)
+				n.holders = append(n.holders, c)
+			} else {
+				l.Wait(c)
+				n.waiters = append(n.waiters, c)
+			}
+		case len(present) > 0:
+			k := rnd.IntN(len(present))
+			c := present[k]
+			present = slices.Delete(present, k, k+1)
+			c.Leave()
+			naive[0].leave(c)
+			naive[1].leave(c)
+		}
+		for i := range lines {
+			l, n := &lines[i], &naive[i]
+			if len(n.holders) == 0 && len(n.waiters) > 0 {
+				c := n.waiters[0]
+				require.Same(t, c, l.Next())
+				token++
+				l.Hold(c, token)
+				n.holders, n.waiters = n.waiters[:1:1], n.waiters[1:]
+			}
+			require.Nil(t, l.Next())
+			requireSame(t, l, n)
+		}
+	}
+}
+
+func requireSame(t *testing.T, l *Line, n *naiveLine) {
+	t.Helper()
+	holders, waiters := slices.Collect(l.Holders()), slices.Collect(l.Waiters())
+	if !slices.Equal(holders, n.holders) || !slices.Equal(waiters, n.waiters) {
+		t.Fatalf("holders %v, waiters %v, want %v, %v", holders, waiters, n.holders, n.waiters)
+	}
+	if l.Holding() != len(n.holders) || l.Waiting() != len(n.waiters) || l.Empty() != (len(n.holders)+len(n.waiters) == 0) {
+		t.Fatalf("%d holding, %d waiting, empty %v", l.Holding(), l.Waiting(), l.Empty())
+	}
+	for i, c := range n.waiters {
+		if c.Ahead() != i || c.Line() != l || c.Holds() {
+			t.Fatalf("waiter %d: %d ahead, holds %v", i, c.Ahead(), c.Holds())
+		}
+	}
+}
