@@ -17,8 +17,8 @@
 // Where that matters, the handler takes the token from [FromContext] and admits
 // it once more in the step that writes: with sqlfence.Fence.Admit inside its own
 // transaction, or with fencing.MemGuard.Do. An equal token is admitted any number
-// of times, so both checks agree; [Refuse] answers for the
-// second one as Handler does for the first.
+// of times, so both checks agree. [Refuse] answers for the second one as Handler
+// does for the first.
 //
 // Nor does the header prove anything about its sender. Anyone who can send a
 // made-up token can bar the real holders with a huge one, so authenticate before
