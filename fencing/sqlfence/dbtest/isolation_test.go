@@ -45,7 +45,7 @@ func TestFrozenHolderWakesUp(t *testing.T) {
 			return
 		}
 		// The database itself will not let the row be judged by an old snapshot.
-		if err == nil || errors.Is(err, fencing.ErrStale) || !isConflict(err) {
+		if errors.Is(err, fencing.ErrStale) || !isConflict(err) {
 			t.Fatalf("got %v, want the driver's serialization failure", err)
 		}
 		must(t, frozen.Rollback())
