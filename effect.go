@@ -94,9 +94,12 @@ func (e effect) String() string {
 		s = fmt.Sprintf("%s %d.%d", s, e.session.Replica, e.session.Epoch)
 	case opened, ended:
 		s = fmt.Sprintf("%s %s", s, e.session)
-	case halted:
-	default:
+	case granted, queued, refused:
 		s = fmt.Sprintf("%s %q to %s/%d", s, e.name, e.session, e.hold)
+	case released, left:
+		s = fmt.Sprintf("%s %q by %s/%d", s, e.name, e.session, e.hold)
+	case gone:
+		s = fmt.Sprintf("%s %s/%d", s, e.session, e.hold)
 	}
 	if !e.token.IsZero() {
 		s += " token " + e.token.String()
