@@ -2,45 +2,19 @@ package quorumlock
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/lni/dragonboat/v4"
 	"github.com/lni/dragonboat/v4/client"
-	"github.com/lni/dragonboat/v4/config"
 	"github.com/lni/dragonboat/v4/raftio"
-	"github.com/lni/dragonboat/v4/statemachine"
 
 	"github.com/quorumlock/quorumlock/internal/peer"
 )
-
-const (
-	shardID = 1 // the only Raft group
-
-	// The geometry of the log on disk. It can never change for a directory.
-	execShards = 1
-	logShards  = 1
-
-	// maxEntry bounds one proposal, so that the messages of the engine stay
-	// within what a peer.Transport carries.
-	maxEntry = 16 << 20
-
-	probeTime = 500 * time.Millisecond
-)
-
-// tuning is what tests set lower to see snapshots with few entries.
-var tuning = struct {
-	snapshotEntries    uint64 // between two snapshots
-	compactionOverhead uint64 // kept behind one, for replicas that lag
-}{snapshotEntries: 100_000, compactionOverhead: 20_000}
 
 // identity is what this life of a replica is told from all others by.
 type identity struct {
@@ -132,237 +106,6 @@ func newReplica(o Options, dir *directory, m stateMachine, ev engineEvents) *rep
 	return r
 }
 
-// start opens one thing after the other, the port before anything is written.
-// No message passes before the marker says that the engine is in place.
-func (r *replica) start(o Options) error {
-	listener, err := net.Listen("tcp", o.Listen)
-	if err != nil {
-		return fmt.Errorf("quorumlock: cannot listen at %q (Options.Listen, by default Address): %w", o.Listen, err)
-	}
-	book, err := r.dir.begin()
-	if err != nil {
-		_ = listener.Close()
-		return err
-	}
-	r.connect(o, listener, book)
-	founding := r.dir.marker.State == stateBootstrapping
-	if founding {
-		if err := r.probe(o.Members); err != nil {
-			return err
-		}
-	}
-	if err := r.startHost(o); err != nil {
-		return err
-	}
-	if err := r.startShard(o, founding); err != nil {
-		return err
-	}
-	if err := r.dir.bootstrapped(); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	r.running = true
-	r.mu.Unlock()
-	process.add(r)
-	r.peers.Open()
-	r.peers.Meet(ids(r.dir.marker.Founders), r.where)
-	return nil
-}
-
-func (r *replica) connect(o Options, listener net.Listener, book *peer.Book) {
-	m := r.dir.marker
-	configured := map[uint64]string{r.id: o.Address}
-	maps.Copy(configured, o.Members)
-	r.where = &addresses{configured: configured, book: book, founded: m.Founders, known: make(map[uint64]string), turn: make(map[uint64]int)}
-	r.carrier = &carrier{self: r.id, dir: r.where}
-	r.peers = peer.New(peer.Config{
-		Self: peer.Identity{
-			Cluster:  m.Cluster,
-			Replica:  m.Replica,
-			Storage:  m.storage(),
-			Founders: m.foundersHash(),
-			Epoch:    m.Epoch,
-			Life:     m.Life,
-			Address:  o.Address,
-		},
-		Book:     book,
-		Listener: listener,
-		Receive:  r.carrier.receive,
-		Refused:  r.refused,
-		Logger:   r.logger,
-		Faults:   o.faults,
-	})
-	r.carrier.peers = r.peers
-}
-
-// probe asks the other founders, before this one first takes part, whether they
-// know better. Who does not answer is not waited for.
-func (r *replica) probe(members map[uint64]string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), probeTime)
-	defer cancel()
-	welcome, refusals := r.peers.Probe(ctx, members)
-	var disagree []*peer.Refusal
-	for _, refusal := range refusals {
-		switch {
-		case refusal.Code == peer.CodeWiped && refusal.By != r.id:
-			return r.wipedError(refusal)
-		case refusal.Code == peer.CodeMembers:
-			disagree = append(disagree, refusal)
-		}
-	}
-	if n := len(disagree); n > 0 && n >= len(welcome) {
-		return r.membersError(disagree[0])
-	}
-	return nil
-}
-
-func (r *replica) wipedError(refusal *peer.Refusal) error {
-	return fmt.Errorf("%w: %w. Restore %s as replica %d last had it, or leave that id for good: "+
-		"add a replica with a new id and an empty directory", ErrWiped, refusal, r.dir.path, r.id)
-}
-
-func (r *replica) membersError(refusal *peer.Refusal) error {
-	return fmt.Errorf("%w: %w. This one was founded with %v: all founders need the same Members "+
-		"from their first start on; empty the directories of those that had it wrong and never took part",
-		ErrMembers, refusal, ids(r.dir.marker.Founders))
-}
-
-// refused hears that a peer will not talk to this replica. One that knows
-// another storage of it is enough to stop. Of those founded with other members
-// it takes most: else one mistaken replica would stop all others.
-func (r *replica) refused(refusal *peer.Refusal) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.running || r.closed {
-		return
-	}
-	if text := refusal.Error(); !r.heard[text] && len(r.heard) < 100 {
-		r.heard[text] = true
-		r.logger.Warn("a peer refuses this replica", "peer", refusal.By, "why", refusal.Text)
-	}
-	switch refusal.Code {
-	case peer.CodeWiped:
-		r.carrier.barred.Store(true)
-		if !r.wiped {
-			r.wiped = true
-			r.report(r.wipedError(refusal))
-		}
-	case peer.CodeMembers:
-		before := len(r.refusers)
-		r.refusers[refusal.By] = true
-		if after := len(r.refusers); 2*before <= r.others && 2*after > r.others {
-			r.report(r.membersError(refusal))
-		}
-	}
-}
-
-func (r *replica) report(err error) {
-	r.logger.Error("this replica is of no use", "err", err)
-	if r.events.refused != nil {
-		r.events.refused(err)
-	}
-}
-
-func (r *replica) startHost(o Options) error {
-	db := config.GetTinyMemLogDBConfig()
-	db.Shards = logShards
-	db.KVWriteBufferSize = 16 << 20
-	conf := config.NodeHostConfig{
-		DeploymentID:      deploymentID(o.Cluster),
-		NodeHostID:        hostID(o.Cluster, o.ReplicaID),
-		NodeHostDir:       r.dir.file(engineName),
-		RTTMillisecond:    uint64(r.tick.Milliseconds()),
-		RaftAddress:       o.Address,
-		MaxSendQueueSize:  64 << 20,
-		RaftEventListener: leaderListener{r},
-		Expert: config.ExpertConfig{
-			Engine: config.EngineConfig{
-				ExecShards: execShards, CommitShards: 1, ApplyShards: 1, SnapshotShards: 2, CloseShards: 1,
-			},
-			LogDB:               db,
-			TransportFactory:    r.carrier,
-			NodeRegistryFactory: r.where,
-		},
-	}
-	if err := conf.Validate(); err != nil {
-		return fmt.Errorf("quorumlock: engine: %w", err)
-	}
-	return guarded("start the engine", func() error {
-		host, err := dragonboat.NewNodeHost(conf)
-		if err == nil && host == nil {
-			err = errNoHost
-		}
-		if err != nil {
-			return fmt.Errorf("%w: %s: %w", ErrDirectory, conf.NodeHostDir, err)
-		}
-		r.host = host
-		r.session = host.GetNoOPSession(shardID)
-		return nil
-	})
-}
-
-func (r *replica) startShard(o Options, founding bool) error {
-	election, heartbeat := ticks(o.ElectionTimeout)
-	conf := config.Config{
-		ShardID:             shardID,
-		ReplicaID:           r.id,
-		ElectionRTT:         election,
-		HeartbeatRTT:        heartbeat,
-		CheckQuorum:         true,
-		PreVote:             true,
-		OrderedConfigChange: true,
-		// Staggered, so that not all replicas write theirs at the same entry.
-		SnapshotEntries:    tuning.snapshotEntries + r.id%16*(tuning.snapshotEntries/100),
-		CompactionOverhead: tuning.compactionOverhead,
-		MaxInMemLogSize:    128 << 20,
-	}
-	if err := conf.Validate(); err != nil {
-		return fmt.Errorf("quorumlock: engine: %w", err)
-	}
-	members := make(map[uint64]dragonboat.Target)
-	if founding {
-		for id := range r.dir.marker.Founders {
-			members[id] = hostID(o.Cluster, id)
-		}
-	}
-	create := func(uint64, uint64) statemachine.IConcurrentStateMachine { return r.fsm }
-	return guarded("start the replica", func() error {
-		return r.host.StartConcurrentReplica(members, founding && r.dir.marker.Joined, create, conf)
-	})
-}
-
-// tickOf returns the engine's unit of time.
-func tickOf(election time.Duration) time.Duration {
-	if election < 500*time.Millisecond {
-		return 5 * time.Millisecond
-	}
-	return 10 * time.Millisecond
-}
-
-// ticks returns after how many ticks without a word from the leader an election
-// may start, and how many pass between the leader's words. The engine draws
-// each replica's own timeout between once and twice the former, so that it lies
-// around the ElectionTimeout that Options speak of.
-func ticks(timeout time.Duration) (election, heartbeat uint64) {
-	election = uint64(timeout * 6 / 10 / tickOf(timeout))
-	return election, max(election/10, 1)
-}
-
-// deploymentID is how the engine tells clusters apart: never 0 or 1, which mean
-// that it should not.
-func deploymentID(cluster string) uint64 {
-	sum := sha256.Sum256([]byte("cluster\x00" + cluster))
-	return binary.BigEndian.Uint64(sum[:]) | 2
-}
-
-// hostID is what the engine knows a replica by in place of its address.
-func hostID(cluster string, replica uint64) string {
-	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte("replica\x00"+cluster+"\x00"), replica))
-	id := sum[:16]
-	id[6], id[8] = id[6]&0x0f|0x80, id[8]&0x3f|0x80 // a UUID of version 8
-	return fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
-}
-
 // enter lets a call of the engine in, unless the replica is closed. leave must
 // follow.
 func (r *replica) enter() bool {
@@ -414,13 +157,13 @@ func (r *replica) barrier(ctx context.Context) error {
 }
 
 // patience is the timeout that the engine counts in ticks. It is never shorter
-// than ctx's, whose end is seen here; without a deadline it is long enough for
-// every outcome that is still to come.
+// than ctx's, whose end is seen here; without a deadline it is short, since what
+// a former leader was sent is never heard of again.
 func (r *replica) patience(ctx context.Context) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
 		return min(max(time.Until(deadline), 0)+2*r.tick, time.Hour)
 	}
-	return 10 * r.try
+	return 2 * r.try
 }
 
 // outcome waits for what becomes of a request.

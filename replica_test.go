@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -379,7 +380,8 @@ func TestReplicaSnapshot(t *testing.T) {
 	defer func() { tuning = before }()
 	c := newReplicas(t, 3)
 	c.openAll()
-	c.propose(c.leader(), "first")
+	// Long enough for a snapshot of several blocks and parts.
+	c.propose(c.leader(), strings.Repeat("long", 1<<20))
 	c.converge(1)
 	var lagging uint64
 	for id := range c.running {
@@ -436,6 +438,9 @@ func TestReplicaCloseUnderLoad(t *testing.T) {
 					}
 					if err != nil && !errors.Is(err, errDropped) && !errors.Is(err, errUnknown) {
 						t.Errorf("unexpected error: %v", err)
+					}
+					if err != nil {
+						time.Sleep(10 * time.Millisecond) // as a caller does, who would else keep an election from its processor
 					}
 				}
 			})

@@ -1,0 +1,281 @@
+//go:build unix
+
+package quorumlock
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lni/dragonboat/v4/logger"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func init() {
+	childRoles["few-descriptors"] = childFewDescriptors
+	childRoles["full-disk"] = childFullDisk
+	childRoles["panic-in-apply"] = childPanicInApply
+}
+
+// childReplica opens the only replica of a cluster.
+func childReplica(dir, addr string, m *listMachine, change func(o *Options)) (engine, error) {
+	o := Options{
+		ReplicaID: 1,
+		Address:   addr,
+		Members:   map[uint64]string{1: addr},
+		Dir:       dir,
+		Logger:    testLogger(nil),
+		OnFatal:   func(err error) { fmt.Println("> fatal:", strings.ReplaceAll(err.Error(), "\n", " ")) },
+	}
+	if change != nil {
+		change(&o)
+	}
+	o, err := o.complete()
+	if err != nil {
+		return nil, err
+	}
+	e, _, err := openReplica(o, m, engineEvents{})
+	return e, err
+}
+
+func childPropose(e engine, cmd string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), enough)
+	defer cancel()
+	return proposeAgain(ctx, e, cmd)
+}
+
+// waiter is a slog.Handler that waits for one message.
+type waiter struct {
+	slog.Handler
+	message string
+	seen    chan struct{}
+	once    sync.Once
+}
+
+func (w *waiter) Enabled(context.Context, slog.Level) bool { return true }
+
+func (w *waiter) Handle(_ context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, w.message) {
+		w.once.Do(func() { close(w.seen) })
+	}
+	return nil
+}
+
+func childFewDescriptors(args []string) error {
+	refused := &waiter{Handler: slog.DiscardHandler, message: "cannot accept", seen: make(chan struct{})}
+	e, err := childReplica(args[0], args[1], newListMachine(), func(o *Options) { o.Logger = slog.New(refused) })
+	if err != nil {
+		return err
+	}
+	if err := childPropose(e, "before"); err != nil {
+		return err
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 64, Max: 64}); err != nil {
+		return err
+	}
+	var files []*os.File
+	for {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			break
+		}
+		files = append(files, f)
+	}
+	fmt.Println("> exhausted")
+	<-refused.seen
+	for _, f := range files {
+		_ = f.Close()
+	}
+	if err := childPropose(e, "after"); err != nil {
+		return err
+	}
+	fmt.Println("> survived")
+	return e.close()
+}
+
+// A process that runs out of descriptors keeps its replica and its port.
+func TestReplicaOutOfDescriptors(t *testing.T) {
+	addr := freeAddresses(t, 1)[0]
+	next, _ := childProcess(t, "few-descriptors", t.TempDir(), addr)
+	require.Equal(t, "exhausted", next())
+	for range 3 {
+		conn, err := net.Dial("tcp", addr)
+		require.NoError(t, err)
+		defer func() { _ = conn.Close() }()
+	}
+	require.Equal(t, "survived", next())
+}
+
+// childFullDisk lets no file grow any more, which is what a full disk does.
+func childFullDisk(args []string) error {
+	signal.Ignore(syscall.SIGXFSZ)
+	e, err := childReplica(args[0], args[1], newListMachine(), nil)
+	if err != nil {
+		return err
+	}
+	if err := childPropose(e, "before"); err != nil {
+		return err
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 1, Max: 1}); err != nil {
+		return err
+	}
+	fmt.Println("> full")
+	err = childPropose(e, "after")
+	fmt.Println("> went on:", err)
+	return nil
+}
+
+// A disk that fails stops the process: nothing is acknowledged that is not on
+// the disk.
+func TestReplicaFullDisk(t *testing.T) {
+	next, _ := childProcess(t, "full-disk", t.TempDir(), freeAddresses(t, 1)[0])
+	require.Equal(t, "full", next())
+	line := next()
+	t.Log(line)
+	require.NotContains(t, line, "went on")
+}
+
+// A snapshot that cannot be read is found before the engine stops the process
+// over it.
+func TestReplicaDamagedSnapshot(t *testing.T) {
+	before := tuning
+	tuning.snapshotEntries, tuning.compactionOverhead = 20, 5
+	defer func() { tuning = before }()
+	c := newReplicas(t, 1)
+	c.openAll()
+	for i := range 60 {
+		c.propose(1, fmt.Sprint(i))
+	}
+	c.running[1].await(t, "snapshots", func() bool { return c.running[1].saved >= 2 })
+	c.close(1)
+	for name, damage := range map[string]func(raw []byte) []byte{
+		"a flipped byte":  func(raw []byte) []byte { raw[(snapshotHeader+len(raw))/2] ^= 1; return raw },
+		"in the header":   func(raw []byte) []byte { raw[12] ^= 1; return raw },
+		"of the header":   func(raw []byte) []byte { raw[2] ^= 1; return raw },
+		"in the tail":     func(raw []byte) []byte { raw[len(raw)-snapshotTail] ^= 1; return raw },
+		"truncated":       func(raw []byte) []byte { return raw[:len(raw)-30] },
+		"truncated a lot": func(raw []byte) []byte { return raw[:100] },
+		"empty":           func([]byte) []byte { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			restore := damageSnapshots(t, c.options[1].Dir, damage)
+			_, err := c.tryOpen(1)
+			require.ErrorIs(t, err, ErrDirectory)
+			require.ErrorContains(t, err, ".gbsnap")
+			restore()
+		})
+	}
+	c.open(1)
+	c.running[1].awaitLen(t, 60)
+}
+
+func damageSnapshots(t *testing.T, dir string, damage func([]byte) []byte) (restore func()) {
+	t.Helper()
+	whole := make(map[string][]byte)
+	require.NoError(t, filepath.WalkDir(filepath.Join(dir, engineName), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".gbsnap") {
+			return err
+		}
+		raw, err := os.ReadFile(path)
+		require.NoError(t, err)
+		whole[path] = bytes.Clone(raw)
+		return os.WriteFile(path, damage(raw), 0o600)
+	}))
+	require.NotEmpty(t, whole)
+	return func() {
+		for path, raw := range whole {
+			require.NoError(t, os.WriteFile(path, raw, 0o600))
+		}
+	}
+}
+
+func childPanicInApply(args []string) error {
+	m := newListMachine()
+	m.apply1 = func([]byte) { panic(fmt.Errorf("%w: command version 99", ErrFormat)) }
+	e, err := childReplica(args[0], args[1], m, nil)
+	if err != nil {
+		return err
+	}
+	return childPropose(e, "hello")
+}
+
+// A machine that meets what it must not guess at stops the replica.
+func TestReplicaMachinePanics(t *testing.T) {
+	next, _ := childProcess(t, "panic-in-apply", t.TempDir(), freeAddresses(t, 1)[0])
+	require.Contains(t, next(), "command version 99")
+	require.Equal(t, "ended", next())
+}
+
+// Importing the engine takes the standard logger over; it is given back.
+func TestStandardLoggerIsGivenBack(t *testing.T) {
+	require.Equal(t, os.Stderr, log.Writer())
+	require.Equal(t, log.LstdFlags, log.Flags())
+	require.Empty(t, log.Prefix())
+}
+
+// withLogger has the engine's lines written to a buffer.
+func withLogger(t *testing.T, onFatal func(error)) *bytes.Buffer {
+	t.Helper()
+	var out bytes.Buffer
+	r := &replica{logger: slog.New(slog.NewTextHandler(&out, nil)), onFatal: onFatal}
+	process.add(r)
+	t.Cleanup(func() { process.remove(r) })
+	return &out
+}
+
+func TestEngineLog(t *testing.T) {
+	out := withLogger(t, nil)
+	l := &engineLog{area: "raft"}
+	l.Debugf("not %s", "shown")
+	l.Infof("index %d", 7)
+	for range 1000 {
+		l.Warningf("dropped %d", 1)
+	}
+	require.NotContains(t, out.String(), "shown")
+	require.Contains(t, out.String(), "index 7")
+	require.Equal(t, 1, strings.Count(out.String(), "dropped"), "a repeated warning is held back")
+	l.lines["dropped %d"].next = time.Time{}
+	l.Warningf("dropped %d", 2)
+	require.Contains(t, out.String(), "repeated=999")
+}
+
+func TestEngineLogPanics(t *testing.T) {
+	var said error
+	withLogger(t, func(err error) { said = err })
+	var l logger.ILogger = &engineLog{area: "raft"}
+	cause := errors.New("disk gone")
+	err := guarded("open", func() error { l.Panicf("cannot go on: %v", cause); return nil })
+	require.ErrorContains(t, err, "disk gone")
+	require.NoError(t, said, "who gets an error needs no last word")
+
+	require.Panics(t, func() { l.Panicf("cannot go on: %v", cause) })
+	require.ErrorContains(t, said, "disk gone")
+	require.ErrorContains(t, guarded("x", func() error { panic("a string") }), "a string")
+	require.ErrorIs(t, guarded("x", func() error { panic(cause) }), cause)
+}
+
+func TestLastWordsAreBounded(t *testing.T) {
+	stuck := make(chan struct{})
+	defer close(stuck)
+	begun := time.Now()
+	lastWords(errors.New("x"), []*replica{
+		{onFatal: func(error) { <-stuck }},
+		{onFatal: func(error) { panic("no") }},
+		{},
+	})
+	require.Less(t, time.Since(begun), 2*lastWordTime)
+}

@@ -1,0 +1,76 @@
+package quorumlock
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/quorumlock/quorumlock/internal/peer"
+)
+
+// probe asks the other founders, before this one first takes part, whether they
+// know better. Who does not answer is not waited for.
+func (r *replica) probe(members map[uint64]string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), probeTime)
+	defer cancel()
+	welcome, refusals := r.peers.Probe(ctx, members)
+	var disagree []*peer.Refusal
+	for _, refusal := range refusals {
+		switch {
+		case refusal.Code == peer.CodeWiped && refusal.By != r.id:
+			return r.wipedError(refusal)
+		case refusal.Code == peer.CodeMembers:
+			disagree = append(disagree, refusal)
+		}
+	}
+	if n := len(disagree); n > 0 && n >= len(welcome) {
+		return r.membersError(disagree[0])
+	}
+	return nil
+}
+
+func (r *replica) wipedError(refusal *peer.Refusal) error {
+	return fmt.Errorf("%w: %w. Restore %s as replica %d last had it, or leave that id for good: "+
+		"add a replica with a new id and an empty directory", ErrWiped, refusal, r.dir.path, r.id)
+}
+
+func (r *replica) membersError(refusal *peer.Refusal) error {
+	return fmt.Errorf("%w: %w. This one was founded with %v: all founders need the same Members "+
+		"from their first start on; empty the directories of those that had it wrong and never took part",
+		ErrMembers, refusal, ids(r.dir.marker.Founders))
+}
+
+// refused hears that a peer will not talk to this replica. One that knows
+// another storage of it is enough to stop. Of those founded with other members
+// it takes most: else one mistaken replica would stop all others.
+func (r *replica) refused(refusal *peer.Refusal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.running || r.closed {
+		return
+	}
+	if text := refusal.Error(); !r.heard[text] && len(r.heard) < 100 {
+		r.heard[text] = true
+		r.logger.Warn("a peer refuses this replica", "peer", refusal.By, "why", refusal.Text)
+	}
+	switch refusal.Code {
+	case peer.CodeWiped:
+		r.carrier.barred.Store(true)
+		if !r.wiped {
+			r.wiped = true
+			r.report(r.wipedError(refusal))
+		}
+	case peer.CodeMembers:
+		before := len(r.refusers)
+		r.refusers[refusal.By] = true
+		if after := len(r.refusers); 2*before <= r.others && 2*after > r.others {
+			r.report(r.membersError(refusal))
+		}
+	}
+}
+
+func (r *replica) report(err error) {
+	r.logger.Error("this replica is of no use", "err", err)
+	if r.events.refused != nil {
+		r.events.refused(err)
+	}
+}
