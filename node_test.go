@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quorumlock/quorumlock/fencing"
+	"github.com/quorumlock/quorumlock/internal/wire"
 )
 
 // inSim runs a test with five nodes over a simulated log, in a bubble whose time
@@ -187,5 +188,55 @@ func TestMinorityRefuses(t *testing.T) {
 		for _, n := range nodes {
 			require.NoError(t, n.Do(ctx, "job", func(context.Context, fencing.Token) error { return nil }))
 		}
+	})
+}
+
+func TestNewerEntryStopsTheReplica(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		h, err := nodes[1].Acquire(soon(t), "job")
+		require.NoError(t, err)
+		s.alter(func() { s.log = append(s.log, []byte{wire.EntryVersion + 1, 0xc0}) })
+		<-h.Done()
+		for _, n := range nodes {
+			_, err := n.Acquire(soon(t), "other")
+			require.ErrorIs(t, err, ErrFormat)
+			require.ErrorIs(t, n.Ready(soon(t)), ErrFormat)
+			require.ErrorIs(t, n.Status().Err, ErrFormat)
+			require.ErrorIs(t, n.machine.snapshot()(nil, nil), errStopped, "what it has is not kept")
+		}
+	})
+}
+
+func TestMalformedEntryHasNoEffect(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		h, err := nodes[1].Acquire(soon(t), "job")
+		require.NoError(t, err)
+		before := nodes[2].machine.fsm.bytes()
+		s.alter(func() {
+			for _, bad := range [][]byte{{}, {0}, {wire.EntryVersion}, {wire.EntryVersion, 0xff, 0xff}} {
+				s.log = append(s.log, bad)
+			}
+		})
+		synctest.Wait()
+		require.Equal(t, before, nodes[2].machine.fsm.bytes())
+		require.NoError(t, h.Validate(soon(t)))
+	})
+}
+
+func TestStatus(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		h, err := nodes[2].Acquire(soon(t), "job")
+		require.NoError(t, err)
+		st := nodes[2].Status()
+		require.Equal(t, uint64(2), st.ReplicaID)
+		require.Equal(t, uint64(1), st.Epoch)
+		require.True(t, st.Ready)
+		require.Equal(t, s.leader, st.Leader)
+		require.Equal(t, s.term, st.Term)
+		require.NotZero(t, st.Applied)
+		require.Len(t, st.Members, 5)
+		require.Equal(t, []int{1, 1, 1}, []int{st.Locks, st.Sessions, st.Holds})
+		require.Equal(t, h.Token(), st.Token)
+		require.NoError(t, st.Err)
 	})
 }
