@@ -50,6 +50,7 @@ type marker struct {
 	Cluster   string            `json:"cluster"`
 	Replica   uint64            `json:"replica"`
 	Hostname  string            `json:"hostname"`
+	Path      string            `json:"path"` // the engine keeps whole paths of its snapshots
 	Storage   string            `json:"storage"`
 	Epoch     uint64            `json:"epoch"`
 	Life      uint64            `json:"life"` // drawn for each epoch
@@ -183,7 +184,28 @@ func (d *directory) check(o Options) error {
 		// and even how it starts may still be corrected.
 		return d.redraft(o)
 	}
+	if err := d.checkPath(); err != nil {
+		return err
+	}
 	return d.checkMembers(o)
+}
+
+// checkPath refuses a directory that was moved with snapshots in it: the engine
+// would look for them where they were once a peer needs one, and stop the
+// process.
+func (d *directory) checkPath() error {
+	if d.marker.Path == d.path {
+		return nil
+	}
+	newest, err := newestSnapshot(d.file(engineName))
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDirectory, err)
+	}
+	if newest != "" {
+		return fmt.Errorf("%w: %s was %s before: move it back, or mount it there", ErrDirectory, d.path, d.marker.Path)
+	}
+	d.marker.Path = d.path
+	return nil
 }
 
 // draft makes the marker of a directory that has none.
@@ -219,7 +241,8 @@ func (d *directory) redraft(o Options) error {
 	if len(o.Members) == 0 && !o.Join {
 		return fmt.Errorf("%w: the first start in %s was not completed: it needs Members, or Join, again", ErrOptions, d.path)
 	}
-	d.marker.Hostname, d.marker.Joined, d.marker.Founders = host, o.Join, maps.Clone(o.Members)
+	d.marker.Hostname, d.marker.Path = host, d.path
+	d.marker.Joined, d.marker.Founders = o.Join, maps.Clone(o.Members)
 	return nil
 }
 

@@ -34,6 +34,22 @@ var errSnapshot = errors.New("the file is damaged")
 // checkSnapshots reads the snapshot that the engine is about to load. The engine
 // would stop the process over a damaged one, with no chance to say which.
 func checkSnapshots(engine string) error {
+	newest, err := newestSnapshot(engine)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDirectory, err)
+	}
+	if newest == "" {
+		return nil
+	}
+	if err := checkSnapshot(newest); err != nil {
+		return fmt.Errorf("%w: snapshot %s: %w. Restore that file, or give this replica up: "+
+			"its log no longer reaches back to the start", ErrDirectory, newest, err)
+	}
+	return nil
+}
+
+// newestSnapshot returns the file that the engine would load, or "".
+func newestSnapshot(engine string) (string, error) {
 	var newest string
 	err := filepath.WalkDir(engine, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -45,23 +61,15 @@ func checkSnapshots(engine string) error {
 		if _, err := os.Stat(filepath.Join(path, snapshotPending)); err == nil {
 			return fs.SkipDir // cut short; the engine removes it
 		}
-		if d.Name() > filepath.Base(newest) || newest == "" {
+		if newest == "" || d.Name() > filepath.Base(newest) {
 			newest = path
 		}
 		return fs.SkipDir
 	})
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrDirectory, err)
+	if err != nil || newest == "" {
+		return "", err
 	}
-	if newest == "" {
-		return nil
-	}
-	file := filepath.Join(newest, filepath.Base(newest)+".gbsnap")
-	if err := checkSnapshot(file); err != nil {
-		return fmt.Errorf("%w: snapshot %s: %w. Restore that file, or give this replica up: "+
-			"its log no longer reaches back to the start", ErrDirectory, file, err)
-	}
-	return nil
+	return filepath.Join(newest, filepath.Base(newest)+".gbsnap"), nil
 }
 
 func checkSnapshot(name string) error {

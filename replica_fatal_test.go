@@ -149,8 +149,8 @@ func TestReplicaFullDisk(t *testing.T) {
 	require.NotContains(t, line, "went on")
 }
 
-// A snapshot that cannot be read is found before the engine stops the process
-// over it.
+// A snapshot that cannot be read, or not be found where it was, is noticed
+// before the engine stops the process over it.
 func TestReplicaDamagedSnapshot(t *testing.T) {
 	before := tuning
 	tuning.snapshotEntries, tuning.compactionOverhead = 20, 5
@@ -181,6 +181,19 @@ func TestReplicaDamagedSnapshot(t *testing.T) {
 	}
 	c.open(1)
 	c.running[1].awaitLen(t, 60)
+	c.close(1)
+
+	before1 := c.options[1].Dir
+	moved := filepath.Join(t.TempDir(), "moved")
+	require.NoError(t, os.Rename(before1, moved))
+	c.change(1, func(o *Options) { o.Dir = moved })
+	_, err := c.tryOpen(1)
+	require.ErrorIs(t, err, ErrDirectory)
+	require.ErrorContains(t, err, before1)
+	require.NoError(t, os.Symlink(moved, before1)) // no help: the path is resolved
+	c.change(1, func(o *Options) { o.Dir = before1 })
+	_, err = c.tryOpen(1)
+	require.ErrorIs(t, err, ErrDirectory)
 }
 
 func damageSnapshots(t *testing.T, dir string, damage func([]byte) []byte) (restore func()) {

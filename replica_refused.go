@@ -39,16 +39,29 @@ func (r *replica) membersError(refusal *peer.Refusal) error {
 		ErrMembers, refusal, ids(r.dir.marker.Founders))
 }
 
-// refused hears that a peer will not talk to this replica. One that knows
-// another storage of it is enough to stop. Of those founded with other members
-// it takes most: else one mistaken replica would stop all others.
+// refused hears that a peer will not talk to this replica, and reports it when
+// that leaves the replica without use.
 func (r *replica) refused(refusal *peer.Refusal) {
+	err := r.judge(refusal)
+	if err == nil {
+		return
+	}
+	r.logger.Error("this replica is of no use", "err", err)
+	if r.events.refused != nil {
+		r.events.refused(err)
+	}
+}
+
+// judge returns what is to be reported, once. One peer that knows another
+// storage of this replica is enough. Of those founded with other members it
+// takes most, else one mistaken replica would stop all the others.
+func (r *replica) judge(refusal *peer.Refusal) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.running || r.closed {
-		return
+		return nil
 	}
-	if text := refusal.Error(); !r.heard[text] && len(r.heard) < 100 {
+	if text := refusal.Error(); !r.heard[text] && len(r.heard) < maxHeard {
 		r.heard[text] = true
 		r.logger.Warn("a peer refuses this replica", "peer", refusal.By, "why", refusal.Text)
 	}
@@ -57,20 +70,17 @@ func (r *replica) refused(refusal *peer.Refusal) {
 		r.carrier.barred.Store(true)
 		if !r.wiped {
 			r.wiped = true
-			r.report(r.wipedError(refusal))
+			return r.wipedError(refusal)
 		}
 	case peer.CodeMembers:
 		before := len(r.refusers)
 		r.refusers[refusal.By] = true
 		if after := len(r.refusers); 2*before <= r.others && 2*after > r.others {
-			r.report(r.membersError(refusal))
+			return r.membersError(refusal)
 		}
 	}
+	return nil
 }
 
-func (r *replica) report(err error) {
-	r.logger.Error("this replica is of no use", "err", err)
-	if r.events.refused != nil {
-		r.events.refused(err)
-	}
-}
+// maxHeard bounds how many different refusals are logged.
+const maxHeard = 100

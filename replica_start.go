@@ -106,13 +106,14 @@ func (r *replica) startHost(o Options) error {
 	db.Shards = logShards
 	db.KVWriteBufferSize = 16 << 20
 	conf := config.NodeHostConfig{
-		DeploymentID:      deploymentID(o.Cluster),
-		NodeHostID:        hostID(o.Cluster, o.ReplicaID),
-		NodeHostDir:       r.dir.file(engineName),
-		RTTMillisecond:    uint64(r.tick.Milliseconds()),
-		RaftAddress:       o.Address,
-		MaxSendQueueSize:  64 << 20,
-		RaftEventListener: leaderListener{r},
+		DeploymentID:        deploymentID(o.Cluster),
+		NodeHostID:          hostID(o.Cluster, o.ReplicaID),
+		NodeHostDir:         r.dir.file(engineName),
+		RTTMillisecond:      uint64(r.tick.Milliseconds()),
+		RaftAddress:         o.Address,
+		MaxSendQueueSize:    64 << 20,
+		MaxReceiveQueueSize: 64 << 20,
+		RaftEventListener:   leaderListener{r},
 		Expert: config.ExpertConfig{
 			Engine: config.EngineConfig{
 				ExecShards: execShards, CommitShards: 1, ApplyShards: 1, SnapshotShards: 2, CloseShards: 1,

@@ -72,7 +72,7 @@ func (c *Conn) introduce(ctx context.Context) error {
 	case err != nil:
 		return err
 	case kind == kindRefuse:
-		return t.refused(payload)
+		return t.refused(c.replica, payload)
 	case kind != kindWelcome:
 		return errForeign
 	}

@@ -286,7 +286,7 @@ func (t *Transport) deliver(from uint64, conn net.Conn) error {
 			return err
 		}
 		if kind == kindRefuse {
-			return t.refused(payload)
+			return t.refused(from, payload)
 		}
 		if kind < KindUser {
 			return errForeign
@@ -300,14 +300,16 @@ func (t *Transport) deliver(from uint64, conn net.Conn) error {
 	}
 }
 
-// refused reports that the other side will not talk to this replica.
-func (t *Transport) refused(payload []byte) error {
+// refused reports that replica by will not talk to this one. What another says
+// in its place, such as who it is itself, is only an error.
+func (t *Transport) refused(by uint64, payload []byte) error {
 	r, err := decodeRefusal(payload)
 	if err != nil {
 		return err
 	}
-	t.cfg.Logger.Debug("refused", "by", r.By, "why", r.Text)
-	t.cfg.Refused(r)
+	if r.By == by || r.Code == CodeReplica || r.Code == CodeCluster || r.Code == CodeProtocol {
+		t.cfg.Refused(r)
+	}
 	return r
 }
 
