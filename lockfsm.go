@@ -188,6 +188,14 @@ func (f *lockFSM) index(c *queue.Claim) {
 	own[c.Seq] = c
 }
 
+func (f *lockFSM) unindex(c *queue.Claim) {
+	own := f.claims[c.Session]
+	delete(own, c.Seq)
+	if len(own) == 0 {
+		delete(f.claims, c.Session) // a map keeps the room of its best days
+	}
+}
+
 func (f *lockFSM) grant(l *queue.Line, c *queue.Claim, at int64) {
 	f.token++
 	c.At = at
@@ -220,7 +228,7 @@ func (f *lockFSM) giveBack(id sessions.ID, at int64, hold uint64) {
 		e.kind = released
 	}
 	f.drop(c)
-	delete(f.claims[id], hold)
+	f.unindex(c)
 	f.emit(e)
 	f.promote(l, at)
 }

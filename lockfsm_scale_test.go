@@ -1,0 +1,337 @@
+package quorumlock
+
+import (
+	"bytes"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quorumlock/quorumlock/fencing"
+	"github.com/quorumlock/quorumlock/internal/wire"
+	"github.com/quorumlock/quorumlock/sessions"
+)
+
+// A speaker is one process that says a great deal to a state machine.
+type speaker struct {
+	t     testing.TB
+	f     *lockFSM
+	entry wire.Entry
+	buf   []byte
+}
+
+func newSpeaker(t testing.TB, f *lockFSM, replica uint64, ids ...uint64) *speaker {
+	s := &speaker{t: t, f: f, entry: wire.Entry{Replica: replica, Epoch: 1}}
+	f.apply(wire.AppendEntry(nil, &wire.Entry{Replica: replica, Epoch: 1, Commands: []wire.Command{{Op: wire.Boot}}}))
+	for _, id := range ids {
+		s.say(wire.Command{Op: wire.Open, Session: id, TTL: 10_000, Owner: "owner"})
+	}
+	s.flush()
+	return s
+}
+
+// say puts a command into the present batch, and applies that when it is full.
+func (s *speaker) say(c wire.Command) {
+	s.entry.Commands = append(s.entry.Commands, c)
+	if len(s.entry.Commands) == maxBatchCommands {
+		s.flush()
+	}
+}
+
+// flush applies the present batch. Each of its commands has one effect at least.
+func (s *speaker) flush() []effect {
+	n := len(s.entry.Commands)
+	if n == 0 {
+		return nil
+	}
+	s.entry.Batch++
+	s.buf = wire.AppendEntry(s.buf[:0], &s.entry)
+	s.entry.Commands = s.entry.Commands[:0]
+	effects := s.f.apply(s.buf)
+	if len(effects) <= n || effects[0].cause != 0 {
+		s.t.Fatalf("%d effects of %d commands: %v", len(effects), n, effects[0])
+	}
+	return effects
+}
+
+func (s *speaker) acquire(session, hold uint64, name string) {
+	s.say(wire.Command{Op: wire.Acquire, Session: session, Hold: hold, Name: name, Mode: 1, Wait: true, Limit: wire.MaxWaiters})
+}
+
+func (s *speaker) release(session, hold uint64) {
+	s.say(wire.Command{Op: wire.Release, Session: session, Hold: hold})
+}
+
+// heap returns how many bytes are in use.
+func heap() int {
+	runtime.GC()
+	runtime.GC() // what a sync.Pool holds survives the first
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
+
+func sized(full, short int) int {
+	if testing.Short() || raceEnabled {
+		return short
+	}
+	return full
+}
+
+// An idle name costs nothing: millions that were taken and freed once each leave
+// nothing behind but the token.
+func TestIdleNamesCostNothing(t *testing.T) {
+	names := sized(10_000_000, 200_000)
+	f := newLockFSM()
+	s := newSpeaker(t, f, 1, 1)
+	s.acquire(1, 1, "first")
+	s.release(1, 1)
+	s.flush()
+	first := f.token
+
+	hold := uint64(1)
+	takeAndFree := func(n int) {
+		for range n {
+			hold++
+			s.acquire(1, hold, "job/"+strconv.FormatUint(hold, 10))
+			s.release(1, hold)
+		}
+		s.flush()
+	}
+	takeAndFree(20_000)
+	heapBefore, snapshotBefore := heap(), len(f.bytes())
+	start := time.Now()
+	takeAndFree(names)
+	t.Logf("%d names in %v", names, time.Since(start))
+
+	require.Less(t, heap()-heapBefore, 1<<20, "heap before: %d", heapBefore)
+	require.LessOrEqual(t, len(f.bytes()), snapshotBefore+16) // the numbers in it have grown
+	require.Zero(t, f.table.n)
+	checkFSM(t, f)
+
+	hold++
+	s.acquire(1, hold, "first")
+	effects := s.flush()
+	require.Equal(t, granted, effects[1].kind)
+	require.Equal(t, first+fencing.Token(names+20_000)+1, effects[1].token)
+}
+
+// Nor does a name that was idle after a time in which very many were held at once.
+func TestBestDaysCostNothing(t *testing.T) {
+	names := sized(200_000, 100_000)
+	f := newLockFSM()
+	s := newSpeaker(t, f, 1, 1)
+	day := func() {
+		for i := range uint64(names) {
+			s.acquire(1, i+1, "job/"+strconv.FormatUint(i, 10))
+		}
+		for i := range uint64(names) {
+			s.release(1, i+1)
+		}
+		s.flush()
+	}
+	before := heap()
+	day()
+	after := heap()
+	require.Zero(t, f.table.n)
+	require.Less(t, after-before, 3<<20, "%d names, heap before: %d", names, before)
+	runtime.KeepAlive(s)
+}
+
+// The bytes of a held lock, beside its name's own: a bound, so that a change that
+// costs a third more is noticed.
+func TestHeldLockSize(t *testing.T) {
+	names := sized(300_000, 100_000)
+	f := newLockFSM()
+	s := newSpeaker(t, f, 1, 1)
+	before := heap()
+	for i := range uint64(names) {
+		s.acquire(1, i+1, fmt.Sprintf("%060d", i))
+	}
+	s.flush()
+	each := (heap() - before) / names
+	t.Logf("%d bytes for a held lock with a name of 60", each)
+	require.Less(t, each, 500)
+	require.Equal(t, names, f.table.n)
+	runtime.KeepAlive(s)
+}
+
+// Who leaves a line costs the same from any place in it.
+func TestLongLine(t *testing.T) {
+	waiters := sized(100_000, 20_000)
+	f := newLockFSM()
+	s := newSpeaker(t, f, 1, 1)
+	s.acquire(1, 0, "a")
+	s.flush()
+	fill := func() {
+		for i := range uint64(waiters) {
+			s.acquire(1, i+1, "a")
+		}
+		s.flush()
+	}
+	leave := func(order func(i int) int) time.Duration {
+		start := time.Now()
+		for i := range waiters {
+			s.release(1, uint64(order(i))+1)
+		}
+		s.flush()
+		require.Zero(t, f.table.find("a").Waiting())
+		return time.Since(start)
+	}
+	fill()
+	head := leave(func(i int) int { return i })
+	fill()
+	tail := leave(func(i int) int { return waiters - 1 - i })
+	fill()
+	// From the middle outwards: 0, 1, 2, 3, 4 become 2, 3, 1, 4, 0.
+	middle := leave(func(i int) int {
+		if i%2 == 0 {
+			return (waiters-1)/2 - i/2
+		}
+		return (waiters-1)/2 + 1 + i/2
+	})
+	t.Logf("%d leave from the head in %v, from the tail in %v, from the middle in %v", waiters, head, tail, middle)
+	// One that walked half the line each time would take thousands of times as long.
+	require.Less(t, middle, 50*head+time.Second)
+	checkFSM(t, f)
+
+	// And they are served in order, one entry each, at the same cost.
+	fill()
+	for i := range uint64(waiters) {
+		s.release(1, i)
+	}
+	s.flush()
+	require.True(t, f.table.find("a").Holding() == 1 && f.claim(sessions.ID{Replica: 1, Epoch: 1, Seq: 1}, uint64(waiters)).Holds())
+}
+
+// A session that ends with very many holds, and somebody behind each of them.
+func TestSessionEndsWithManyHolds(t *testing.T) {
+	holds := sized(100_000, 20_000)
+	f := newLockFSM()
+	one, two := newSpeaker(t, f, 1, 1), newSpeaker(t, f, 2, 1)
+	for i := range uint64(holds) {
+		one.acquire(1, i+1, "job/"+strconv.FormatUint(i, 10))
+	}
+	one.flush()
+	for i := range uint64(holds) {
+		two.acquire(1, i+1, "job/"+strconv.FormatUint(i, 10))
+		one.acquire(1, uint64(holds)+i+1, "job/"+strconv.FormatUint(i, 10)) // and it waits for its own
+	}
+	two.flush()
+	one.flush()
+
+	start := time.Now()
+	e := wire.Entry{Replica: 2, Epoch: 1, Commands: []wire.Command{{Op: wire.Expire, Replica: 1, Epoch: 1, TTL: 10_000}}}
+	effects := f.apply(wire.AppendEntry(nil, &e))
+	took := time.Since(start)
+	t.Logf("%d holds and as many waits ended in one entry, in %v", holds, took)
+	require.Less(t, took, 10*time.Second)
+	require.Len(t, effects, holds+1)
+	last := fencing.Token(holds)
+	for _, x := range effects[1:] {
+		last++
+		if x.kind != granted || x.session.Replica != 2 || x.token != last {
+			t.Fatalf("%v, want a grant to 2.1.1 with token %d", x, last)
+		}
+	}
+	require.Empty(t, f.claims[sessions.ID{Replica: 1, Epoch: 1, Seq: 1}])
+	checkFSM(t, f)
+}
+
+// A snapshot of many locks is marked at once, and no page of it holds up the log.
+func TestMarkAndPagesAreShort(t *testing.T) {
+	names := sized(200_000, 50_000)
+	f := newLockFSM()
+	s := newSpeaker(t, f, 1, 1)
+	for i := range uint64(names) {
+		s.acquire(1, i+1, fmt.Sprintf("%060d", i))
+	}
+	s.flush()
+	want := f.bytes()
+	got := bytes.NewBuffer(make([]byte, 0, len(want)))
+	w := wire.NewSnapshotWriter(got)
+	start := time.Now()
+	head, c := f.mark()
+	mark := time.Since(start)
+	_, _ = w.Write(head)
+	var took []time.Duration
+	var page []byte
+	for i := range pages {
+		s.release(1, uint64(i)+1)
+		s.flush()
+		start = time.Now()
+		page = c.take(page[:0], i)
+		took = append(took, time.Since(start))
+		_, _ = w.Write(page)
+	}
+	_ = w.Close()
+	c.drop()
+	require.True(t, bytes.Equal(want, got.Bytes()))
+	slices.Sort(took)
+	median := took[pages/2]
+	t.Logf("mark in %v, a page in %v, the longest in %v, %d bytes", mark, median, took[pages-1], len(want))
+	// Not the longest: it is that of the moment when something else had the processor.
+	require.Less(t, median, 5*time.Millisecond)
+	require.Less(t, mark, time.Second)
+}
+
+// The time is for one acquire and one release, in entries of 64 commands, while so
+// many locks are held.
+func BenchmarkApplyAcquireRelease(b *testing.B) {
+	for _, held := range []int{1_000, 1_000_000} {
+		b.Run(fmt.Sprintf("held=%d", held), func(b *testing.B) {
+			f := newLockFSM()
+			s := newSpeaker(b, f, 1, 1)
+			for i := range uint64(held) {
+				s.acquire(1, i+1, fmt.Sprintf("%060d", i))
+			}
+			s.flush()
+			const pairs = 32
+			names := make([]string, 1<<16)
+			for i := range names {
+				names[i] = fmt.Sprintf("job/%056d", i)
+			}
+			hold := uint64(held)
+			b.ReportAllocs()
+			b.ResetTimer()
+			for i := 0; i < b.N; i += pairs {
+				for k := range uint64(pairs) {
+					s.acquire(1, hold+k+1, names[(i+int(k))%len(names)])
+				}
+				for k := range uint64(pairs) {
+					s.release(1, hold+k+1)
+				}
+				hold += pairs
+				s.flush()
+			}
+		})
+	}
+}
+
+// One snapshot of so many locks.
+func BenchmarkSnapshot(b *testing.B) {
+	const held = 100_000
+	f := newLockFSM()
+	s := newSpeaker(b, f, 1, 1)
+	for i := range uint64(held) {
+		s.acquire(1, i+1, fmt.Sprintf("%060d", i))
+	}
+	s.flush()
+	snapshot := f.bytes()
+	b.Run("write", func(b *testing.B) {
+		for range b.N {
+			f.bytes()
+		}
+	})
+	b.Run("restore", func(b *testing.B) {
+		for range b.N {
+			if _, err := restoreFSM(bytes.NewReader(snapshot), nil); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package quorumlock
+
+const raceEnabled = false
