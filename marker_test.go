@@ -248,7 +248,7 @@ func TestDirectoryInUse(t *testing.T) {
 func childProcess(t *testing.T, role string, args ...string) (next func() string, stop func()) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestChildProcess$")
-	cmd.Env = append(os.Environ(), "QUORUMLOCK_TEST_ROLE="+role, "QUORUMLOCK_TEST_ARGS="+strings.Join(args, "\n"))
+	cmd.Env = append(os.Environ(), "QUORUMLOCK_TEST_CHILD="+role, "QUORUMLOCK_TEST_ARGS="+strings.Join(args, "\n"))
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	cmd.Stderr = os.Stderr
@@ -288,7 +288,7 @@ var childRoles = map[string]func(args []string) error{
 }
 
 func TestChildProcess(t *testing.T) {
-	role := childRoles[os.Getenv("QUORUMLOCK_TEST_ROLE")]
+	role := childRoles[os.Getenv("QUORUMLOCK_TEST_CHILD")]
 	if role == nil {
 		t.Skip("only runs as a child of other tests")
 	}

@@ -30,13 +30,12 @@ type identity struct {
 // a failed fsync. OnFatal has the last word where the engine says why through
 // its logger; a failing write of its storage (pebble) is not among those.
 type replica struct {
-	id      uint64
-	logger  *slog.Logger
-	onFatal func(error)
-	events  engineEvents
-	others  int           // founders but for this one
-	try     time.Duration // what a call without a deadline gets
-	tick    time.Duration
+	id     uint64
+	logger *slog.Logger
+	voice  *voice
+	others int           // founders but for this one
+	try    time.Duration // what a call without a deadline gets
+	tick   time.Duration
 
 	dir     *directory
 	peers   *peer.Transport
@@ -50,6 +49,7 @@ type replica struct {
 	calls   sync.WaitGroup
 
 	mu       sync.Mutex
+	events   engineEvents
 	closed   bool // no further calls
 	running  bool // refusals are reported
 	gone     chan struct{}
@@ -86,7 +86,7 @@ func newReplica(o Options, dir *directory, m stateMachine, ev engineEvents) *rep
 	r := &replica{
 		id:       o.ReplicaID,
 		logger:   o.Logger,
-		onFatal:  o.OnFatal,
+		voice:    &voice{logger: o.Logger, onFatal: o.OnFatal},
 		events:   ev,
 		others:   max(len(dir.marker.Founders)-1, 0),
 		try:      o.ElectionTimeout,
@@ -99,10 +99,7 @@ func newReplica(o Options, dir *directory, m stateMachine, ev engineEvents) *rep
 		changed:  make(chan struct{}),
 	}
 	r.leads.Store(&leadership{})
-	r.fsm = &fsm{machine: m, fatal: func(err error) {
-		r.logger.Error("the state machine cannot go on, the process stops", "err", err)
-		lastWords(err, []*replica{r})
-	}}
+	r.fsm = &fsm{machine: m, voice: r.voice}
 	return r
 }
 
@@ -205,9 +202,10 @@ func (l leaderListener) LeaderUpdated(info raftio.LeaderInfo) {
 	r.mu.Lock()
 	close(r.changed)
 	r.changed = make(chan struct{})
+	tell := r.events.leader
 	r.mu.Unlock()
-	if r.events.leader != nil {
-		r.events.leader(info.LeaderID, info.Term)
+	if tell != nil {
+		tell(info.LeaderID, info.Term)
 	}
 }
 
@@ -306,7 +304,7 @@ func (r *replica) close() error {
 func (r *replica) shutdown() error {
 	close(r.closing)
 	r.calls.Wait()
-	process.remove(r)
+	process.remove(r.voice)
 	var faults []error
 	if r.peers != nil {
 		faults = append(faults, r.peers.Close())
@@ -319,5 +317,10 @@ func (r *replica) shutdown() error {
 	}
 	r.fsm.shut()
 	r.dir.release()
+	// The engine's metrics, which are global, keep the first replica of a
+	// process for ever: it must not keep the node and its locks.
+	r.mu.Lock()
+	r.events, r.voice = engineEvents{}, nil
+	r.mu.Unlock()
 	return errors.Join(faults...)
 }

@@ -14,11 +14,13 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/lni/dragonboat/v4/logger"
 	"github.com/stretchr/testify/require"
@@ -29,6 +31,7 @@ func init() {
 	childRoles["few-descriptors"] = childFewDescriptors
 	childRoles["full-disk"] = childFullDisk
 	childRoles["panic-in-apply"] = childPanicInApply
+	childRoles["fail-save"] = childFailSave
 }
 
 // childReplica opens the only replica of a cluster.
@@ -233,6 +236,56 @@ func TestReplicaMachinePanics(t *testing.T) {
 	require.Equal(t, "ended", next())
 }
 
+func childFailSave(args []string) error {
+	tuning.snapshotEntries = 10
+	m := newListMachine()
+	m.failSave = errors.New("no space left on device")
+	e, err := childReplica(args[0], args[1], m, nil)
+	if err != nil {
+		return err
+	}
+	for range 1000 {
+		if err := childPropose(e, "hello"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A snapshot that cannot be written stops the process: the log would grow for
+// ever. OnFatal hears why.
+func TestReplicaSnapshotCannotBeWritten(t *testing.T) {
+	next, _ := childProcess(t, "fail-save", t.TempDir(), freeAddresses(t, 1)[0])
+	line := next()
+	require.Contains(t, line, "fatal:")
+	require.Contains(t, line, "no space left on device")
+	require.Equal(t, "ended", next())
+}
+
+// The engine keeps something of the first replica of a process for ever. That
+// must not be the state.
+func TestReplicaIsForgotten(t *testing.T) {
+	var machines []weak.Pointer[listMachine]
+	for range 2 {
+		c := newReplicas(t, 1)
+		c.openAll()
+		c.propose(1, "x")
+		machines = append(machines, weak.Make(c.running[1].listMachine))
+		c.close(1)
+	}
+	for i, m := range machines {
+		late := time.After(enough)
+		for m.Value() != nil {
+			runtime.GC()
+			select {
+			case <-late:
+				t.Fatalf("the state of replica %d is kept after close", i)
+			default:
+			}
+		}
+	}
+}
+
 // Importing the engine takes the standard logger over; it is given back.
 func TestStandardLoggerIsGivenBack(t *testing.T) {
 	require.Equal(t, os.Stderr, log.Writer())
@@ -244,9 +297,9 @@ func TestStandardLoggerIsGivenBack(t *testing.T) {
 func withLogger(t *testing.T, onFatal func(error)) *bytes.Buffer {
 	t.Helper()
 	var out bytes.Buffer
-	r := &replica{logger: slog.New(slog.NewTextHandler(&out, nil)), onFatal: onFatal}
-	process.add(r)
-	t.Cleanup(func() { process.remove(r) })
+	v := &voice{logger: slog.New(slog.NewTextHandler(&out, nil)), onFatal: onFatal}
+	process.add(v)
+	t.Cleanup(func() { process.remove(v) })
 	return &out
 }
 
@@ -285,10 +338,9 @@ func TestLastWordsAreBounded(t *testing.T) {
 	stuck := make(chan struct{})
 	defer close(stuck)
 	begun := time.Now()
-	lastWords(errors.New("x"), []*replica{
-		{onFatal: func(error) { <-stuck }},
-		{onFatal: func(error) { panic("no") }},
-		{},
-	})
+	lastWords(errors.New("x"),
+		&voice{logger: testLogger(t), onFatal: func(error) { <-stuck }},
+		&voice{logger: testLogger(t), onFatal: func(error) { panic("no") }},
+		&voice{logger: testLogger(t)})
 	require.Less(t, time.Since(begun), 2*lastWordTime)
 }

@@ -12,7 +12,7 @@ import (
 // fsm drives a stateMachine as the engine asks for it.
 type fsm struct {
 	machine stateMachine
-	fatal   func(error)
+	voice   *voice
 
 	mu      sync.Mutex // held while the machine is called, but for saves
 	closed  bool
@@ -52,7 +52,7 @@ func (f *fsm) Update(entries []dragonboat.Entry) ([]dragonboat.Entry, error) {
 func (f *fsm) lastWord(doing string) {
 	if p := recover(); p != nil {
 		err := asError(doing, p)
-		f.fatal(err)
+		lastWords(err, f.voice)
 		panic(err)
 	}
 }
@@ -143,4 +143,7 @@ func (f *fsm) shut() {
 	f.giveBack()
 	f.mu.Unlock()
 	f.saves.Wait()
+	f.mu.Lock()
+	f.machine, f.voice = nil, nil // see replica.shutdown
+	f.mu.Unlock()
 }

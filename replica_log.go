@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -35,8 +36,14 @@ var process = &shared{}
 type shared struct {
 	once sync.Once
 
-	mu       sync.Mutex
-	replicas []*replica // open ones, the newest last
+	mu     sync.Mutex
+	voices []*voice // of the open replicas, the newest last
+}
+
+// voice is how a replica speaks to its program.
+type voice struct {
+	logger  *slog.Logger
+	onFatal func(error)
 }
 
 // prepare sets the engine's loggers, once: a second time it would panic, as it
@@ -48,29 +55,24 @@ func (s *shared) prepare() {
 	})
 }
 
-func (s *shared) add(r *replica) {
+func (s *shared) add(v *voice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.replicas = append(s.replicas, r)
+	s.voices = append(s.voices, v)
 }
 
-func (s *shared) remove(r *replica) {
+func (s *shared) remove(v *voice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, other := range s.replicas {
-		if other == r {
-			s.replicas = append(s.replicas[:i:i], s.replicas[i+1:]...)
-			return
-		}
-	}
+	s.voices = slices.DeleteFunc(slices.Clone(s.voices), func(other *voice) bool { return other == v })
 }
 
 // logger returns where the engine's lines go: it does not say whose they are.
 func (s *shared) logger() *slog.Logger {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := len(s.replicas); n > 0 {
-		return s.replicas[n-1].logger
+	if n := len(s.voices); n > 0 {
+		return s.voices[n-1].logger
 	}
 	return nil
 }
@@ -78,22 +80,20 @@ func (s *shared) logger() *slog.Logger {
 // fatal gives every open replica its last word, at the same time.
 func (s *shared) fatal(err error) {
 	s.mu.Lock()
-	replicas := s.replicas
+	voices := s.voices
 	s.mu.Unlock()
-	for _, r := range replicas {
-		r.logger.Error("the engine cannot go on, the process stops", "err", err)
-	}
-	lastWords(err, replicas)
+	lastWords(err, voices...)
 }
 
-// lastWords calls OnFatal of replicas and waits for lastWordTime at most.
-func lastWords(err error, replicas []*replica) {
+// lastWords calls OnFatal of each and waits for lastWordTime at most.
+func lastWords(err error, voices ...*voice) {
 	var said sync.WaitGroup
-	for _, r := range replicas {
-		if r.onFatal != nil {
+	for _, v := range voices {
+		v.logger.Error("the replica cannot go on, the process stops", "err", err)
+		if v.onFatal != nil {
 			said.Go(func() {
 				defer func() { _ = recover() }() // the process stops with the first panic, not with this one
-				r.onFatal(err)
+				v.onFatal(err)
 			})
 		}
 	}

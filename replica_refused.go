@@ -42,24 +42,24 @@ func (r *replica) membersError(refusal *peer.Refusal) error {
 // refused hears that a peer will not talk to this replica, and reports it when
 // that leaves the replica without use.
 func (r *replica) refused(refusal *peer.Refusal) {
-	err := r.judge(refusal)
+	tell, err := r.judge(refusal)
 	if err == nil {
 		return
 	}
 	r.logger.Error("this replica is of no use", "err", err)
-	if r.events.refused != nil {
-		r.events.refused(err)
+	if tell != nil {
+		tell(err)
 	}
 }
 
-// judge returns what is to be reported, once. One peer that knows another
+// judge returns what is to be reported, once, and to whom. One peer that knows another
 // storage of this replica is enough. Of those founded with other members it
 // takes most, else one mistaken replica would stop all the others.
-func (r *replica) judge(refusal *peer.Refusal) error {
+func (r *replica) judge(refusal *peer.Refusal) (tell func(error), err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.running || r.closed {
-		return nil
+		return nil, nil
 	}
 	if text := refusal.Error(); !r.heard[text] && len(r.heard) < maxHeard {
 		r.heard[text] = true
@@ -70,16 +70,16 @@ func (r *replica) judge(refusal *peer.Refusal) error {
 		r.carrier.barred.Store(true)
 		if !r.wiped {
 			r.wiped = true
-			return r.wipedError(refusal)
+			return r.events.refused, r.wipedError(refusal)
 		}
 	case peer.CodeMembers:
 		before := len(r.refusers)
 		r.refusers[refusal.By] = true
 		if after := len(r.refusers); 2*before <= r.others && 2*after > r.others {
-			return r.membersError(refusal)
+			return r.events.refused, r.membersError(refusal)
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // maxHeard bounds how many different refusals are logged.

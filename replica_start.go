@@ -57,7 +57,7 @@ func (r *replica) start(o Options) error {
 	if err := checkSnapshots(r.dir.file(engineName)); err != nil {
 		return err
 	}
-	process.add(r)
+	process.add(r.voice)
 	if err := r.startHost(o); err != nil {
 		return err
 	}

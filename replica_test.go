@@ -167,7 +167,6 @@ type replicas struct {
 	options map[uint64]Options
 	running map[uint64]*testReplica
 	machine func() *listMachine
-	once    bool
 }
 
 func freeAddresses(t testing.TB, n int) []string {
@@ -282,16 +281,12 @@ func (c *replicas) leader() uint64 {
 			}
 		}
 		select {
-		case <-c.anyLead():
+		case <-time.After(5 * time.Millisecond):
 		case <-late:
 			c.t.Fatal("no leader")
 		}
 	}
 }
-
-// anyLead waits for the next leadership event on any running replica, or a
-// moment: an event may have been counted already.
-func (c *replicas) anyLead() <-chan time.Time { return time.After(5 * time.Millisecond) }
 
 // propose tries until cmd is in the log for sure.
 func (c *replicas) propose(id uint64, cmd string) {
