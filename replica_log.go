@@ -131,8 +131,18 @@ func (l *engineLog) SetLevel(logger.LogLevel) {} // the slog.Handler decides
 func (l *engineLog) Debugf(format string, args ...any) { l.log(slog.LevelDebug, 0, format, args) }
 func (l *engineLog) Infof(format string, args ...any)  { l.log(slog.LevelInfo, 0, format, args) }
 
-func (l *engineLog) Warningf(format string, args ...any) { l.repeated(slog.LevelWarn, format, args) }
-func (l *engineLog) Errorf(format string, args ...any)   { l.repeated(slog.LevelError, format, args) }
+func (l *engineLog) Errorf(format string, args ...any) { l.repeated(slog.LevelError, format, args) }
+
+func (l *engineLog) Warningf(format string, args ...any) {
+	if format == noTLS {
+		return
+	}
+	l.repeated(slog.LevelWarn, format, args)
+}
+
+// noTLS is said at each start of an option of the engine's own transport, which
+// is not in use.
+const noTLS = "mutual TLS disabled, communication is insecure"
 
 // Panicf must not return: the engine relies on it to stop at a broken
 // invariant. The value is an error, since NewNodeHost swallows strings.

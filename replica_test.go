@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lni/dragonboat/v4/raftpb"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -171,9 +172,14 @@ type replicas struct {
 
 func freeAddresses(t testing.TB, n int) []string {
 	t.Helper()
+	return freeAddressesOn(t, "127.0.0.1:0", n)
+}
+
+func freeAddressesOn(t testing.TB, host string, n int) []string {
+	t.Helper()
 	var addrs []string
 	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := net.Listen("tcp", host)
 		require.NoError(t, err)
 		defer func() { _ = l.Close() }()
 		addrs = append(addrs, l.Addr().String())
@@ -677,6 +683,92 @@ func TestReplicaMoves(t *testing.T) {
 		case <-time.After(time.Millisecond):
 		}
 	}
+}
+
+func TestReplicaIPv6(t *testing.T) {
+	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
+		t.Skip("no IPv6 loopback here")
+	} else {
+		_ = l.Close()
+	}
+	c := newReplicas(t, 3)
+	members := make(map[uint64]string)
+	for i, addr := range freeAddressesOn(t, "[::1]:0", 3) {
+		members[uint64(i+1)] = addr
+	}
+	for id, addr := range members {
+		c.change(id, func(o *Options) { o.Address, o.Members = addr, members })
+	}
+	c.openAll()
+	c.propose(2, "six")
+	c.converge(1)
+}
+
+// A replica that joins later is brought up by the leader, and restarts as any
+// other. How its address gets to the others is not the engine's concern.
+func TestReplicaJoins(t *testing.T) {
+	c := newReplicas(t, 3)
+	c.openAll()
+	leader := c.running[c.leader()].engine.(*replica)
+	c.propose(1, "before")
+	c.converge(1)
+
+	addr := freeAddresses(t, 1)[0]
+	ctx, cancel := context.WithTimeout(t.Context(), enough)
+	defer cancel()
+	membership, err := leader.host.SyncGetShardMembership(ctx, shardID)
+	require.NoError(t, err)
+	require.NoError(t, leader.host.SyncRequestAddReplica(ctx, shardID, 4, hostID("quorumlock", 4), membership.ConfigChangeID))
+	o := c.options[1]
+	o.ReplicaID, o.Address, o.Members, o.Join, o.Dir = 4, addr, nil, true, t.TempDir()
+	c.options[4] = o
+	c.open(4)
+	// What the others will be told by a command is here told by a greeting.
+	for id := range c.options[1].Members {
+		conn, err := c.running[4].engine.(*replica).peers.Dial(ctx, id, c.options[id].Address)
+		require.NoError(t, err)
+		conn.Close()
+	}
+	c.running[4].awaitLen(t, 1)
+	c.propose(4, "joined")
+	c.converge(2)
+	require.Len(t, c.running[4].members(), 4)
+
+	c.close(4)
+	c.change(4, func(o *Options) { o.Join = false })
+	c.open(4)
+	c.propose(4, "again")
+	c.converge(3)
+}
+
+// A peer's message that is malformed, or not its own, ends its connection.
+func FuzzDecodeBatch(f *testing.F) {
+	batch := raftpb.MessageBatch{Requests: []raftpb.Message{{
+		Type: raftpb.Replicate, From: 2, To: 1, ShardID: shardID,
+		Entries: []raftpb.Entry{{Term: 1, Index: 7, Cmd: []byte("cmd")}},
+	}}}
+	raw, err := batch.Marshal()
+	require.NoError(f, err)
+	f.Add(raw)
+	w := &carrier{self: 1}
+	got, err := w.decodeBatch(2, raw)
+	require.NoError(f, err)
+	require.Equal(f, []byte("cmd"), got.Requests[0].Entries[0].Cmd)
+	_, err = w.decodeBatch(3, raw)
+	require.ErrorIs(f, err, errForged)
+	for _, t := range []raftpb.MessageType{raftpb.LocalTick, raftpb.Unreachable, raftpb.InstallSnapshot} {
+		batch.Requests[0].Type = t
+		raw, err := batch.Marshal()
+		require.NoError(f, err)
+		_, err = w.decodeBatch(2, raw)
+		require.ErrorIs(f, err, errForged)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		got, err := w.decodeBatch(2, b)
+		for _, m := range got.Requests {
+			require.True(t, err != nil || m.From == 2 && m.To == 1)
+		}
+	})
 }
 
 func TestReplicaClusters(t *testing.T) {
