@@ -17,7 +17,7 @@ import (
 
 const (
 	// maxInvoices keeps the run within its minute.
-	maxInvoices = 2000
+	maxInvoices = 1000
 	// maxFileSize is far more than maxInvoices need.
 	maxFileSize = 16 << 20
 	// maxFaults is how many bad rows are listed before the rest is only counted.

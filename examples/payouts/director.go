@@ -141,7 +141,7 @@ func (d *director) finish(ctx context.Context) error {
 	for {
 		n, err := d.ledger.paidCount(ctx)
 		if err != nil {
-			return whyEnded(ctx, err, "the ledger")
+			return whyEnded(ctx, err, "the ledger to answer")
 		}
 		if n == len(d.invoices) {
 			break
@@ -224,7 +224,7 @@ func (d *director) await(ctx context.Context, what reportKind, match func(report
 		}
 	}
 	for {
-		r, err := d.next(ctx, nil, fmt.Sprintf("a report %q", what))
+		r, err := d.next(ctx, nil, awaited[what])
 		switch {
 		case err != nil:
 			return report{}, err
@@ -252,7 +252,7 @@ func (d *director) pass(ctx context.Context, while time.Duration) error {
 	timer := time.NewTimer(while)
 	defer timer.Stop()
 	for {
-		r, err := d.next(ctx, timer.C, "the workers")
+		r, err := d.next(ctx, timer.C, "the workers to work")
 		if errors.Is(err, errTimeUp) {
 			return nil
 		}

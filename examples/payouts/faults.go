@@ -111,7 +111,7 @@ func (d *director) inherit(ctx context.Context, inv invoice, heir, witness *proc
 	d.faults.freezeToGrant = time.Since(frozen)
 	d.story.tell("the frozen worker's lease has ended, %s after the freeze: worker %d is granted the lock,", seconds(d.faults.freezeToGrant), heir.id)
 	d.story.more("with token %s", granted.Token)
-	_, err = d.await(ctx, reportPaid, func(r report) bool { return r.Worker == heir.id && r.Invoice == inv.Number })
+	_, err = d.await(ctx, reportPaid, func(r report) bool { return r.Invoice == inv.Number })
 	if err != nil {
 		return err
 	}

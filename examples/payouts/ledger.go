@@ -45,6 +45,8 @@ CREATE TABLE refusals (
 	worker   INTEGER NOT NULL
 );`
 
+const isPaid = `SELECT EXISTS (SELECT 1 FROM payments WHERE invoice = ?)`
+
 // A ledger is the SQLite file that all workers write to.
 type ledger struct {
 	db    *sql.DB
@@ -108,7 +110,8 @@ func openLedger(path string, fenced bool) (*ledger, error) {
 func (l *ledger) close() error { return l.db.Close() }
 
 // unpaid returns up to limit invoices without a payment, the oldest debts first.
-// A look without a lock only saves asking for locks in vain: isPaid decides.
+// Like isPaid it is a look without a lock, which only saves asking for locks in
+// vain: takeOver decides.
 func (l *ledger) unpaid(ctx context.Context, limit int) ([]invoice, error) {
 	rows, err := l.db.QueryContext(ctx, `
 		SELECT number, supplier, currency, minor FROM invoices
@@ -140,13 +143,28 @@ func (l *ledger) invoice(ctx context.Context, number string) (invoice, error) {
 	return inv, nil
 }
 
-// isPaid reports whether the invoice has a payment.
 func (l *ledger) isPaid(ctx context.Context, number string) (paid bool, err error) {
-	err = l.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM payments WHERE invoice = ?)`, number).Scan(&paid)
+	err = l.db.QueryRowContext(ctx, isPaid, number).Scan(&paid)
 	if err != nil {
 		return false, fmt.Errorf("ledger: %w", err)
 	}
 	return paid, nil
+}
+
+// takeOver begins a holder's work on an invoice: it admits the holder's token and
+// then reports whether the invoice is paid. In this order: once the token is
+// admitted, no holder from before can write any more, so what is read after that
+// stays true for as long as the lock is held. Read first, and a late write of the
+// holder before could come in between, unseen and with a token that is still the
+// newest admitted.
+func (l *ledger) takeOver(ctx context.Context, number string, token fencing.Token) (paid bool, err error) {
+	err = l.inTx(ctx, func(tx *sql.Tx) error {
+		if err := l.admit(ctx, tx, number, token); err != nil {
+			return err
+		}
+		return tx.QueryRowContext(ctx, isPaid, number).Scan(&paid)
+	})
+	return paid, err
 }
 
 // pay writes a payment, unless a newer token than the payment's was admitted for
@@ -155,10 +173,8 @@ func (l *ledger) isPaid(ctx context.Context, number string) (paid bool, err erro
 // come between the check and the write.
 func (l *ledger) pay(ctx context.Context, p payment) error {
 	err := l.inTx(ctx, func(tx *sql.Tx) error {
-		if l.fence != nil {
-			if err := l.fence.Admit(ctx, tx, lockName(p.Invoice), p.Token); err != nil {
-				return err
-			}
+		if err := l.admit(ctx, tx, p.Invoice, p.Token); err != nil {
+			return err
 		}
 		_, err := tx.ExecContext(ctx, `
 			INSERT INTO payments (invoice, currency, minor, token, worker, paid_at) VALUES (?, ?, ?, ?, ?, ?)`,
@@ -171,7 +187,18 @@ func (l *ledger) pay(ctx context.Context, p payment) error {
 	}
 	_, noteErr := l.db.ExecContext(ctx, `INSERT INTO refusals (invoice, token, newest, worker) VALUES (?, ?, ?, ?)`,
 		p.Invoice, int64(p.Token), int64(stale.Admitted), int64(p.Worker))
-	return errors.Join(err, noteErr)
+	if noteErr != nil {
+		return fmt.Errorf("ledger: %w", noteErr)
+	}
+	return err
+}
+
+// admit is the token check, and all that -unfenced leaves out.
+func (l *ledger) admit(ctx context.Context, tx *sql.Tx, number string, token fencing.Token) error {
+	if l.fence == nil {
+		return nil
+	}
+	return l.fence.Admit(ctx, tx, lockName(number), token)
 }
 
 func (l *ledger) inTx(ctx context.Context, fn func(*sql.Tx) error) error {

@@ -39,6 +39,9 @@ func TestLedger(t *testing.T) {
 		if paid, err := l.isPaid(ctx, number); err != nil || paid != want {
 			t.Errorf("%s paid: %v, %v", number, paid, err)
 		}
+		if paid, err := l.takeOver(ctx, number, 20); err != nil || paid != want {
+			t.Errorf("%s paid, under the lock: %v, %v", number, paid, err)
+		}
 	}
 	if n, err := l.paidCount(ctx); err != nil || n != 2 {
 		t.Errorf("paid: %d, %v", n, err)
@@ -60,6 +63,31 @@ func TestStalePayment(t *testing.T) {
 	var stale *fencing.StaleError
 	if !errors.As(err, &stale) || stale.Admitted != 9 {
 		t.Fatalf("got %v", err)
+	}
+	a, err := auditLedger(ctx, l, threeInvoices[:1])
+	if err != nil || !a.balanced() || a.Refused != 1 {
+		t.Errorf("audit: %+v, %v", a, err)
+	}
+}
+
+// A holder that has looked at an invoice shuts out those from before, even if it
+// has not written yet: or both would write on what they saw.
+func TestTakeOver(t *testing.T) {
+	l := newTestLedger(t, true)
+	ctx := t.Context()
+	for _, token := range []fencing.Token{7, 9} {
+		if paid, err := l.takeOver(ctx, "A", token); err != nil || paid {
+			t.Fatalf("token %s: paid %v, %v", token, paid, err)
+		}
+	}
+	if err := l.pay(ctx, payment{"A", eur(1050), 7, 1}); !errors.Is(err, fencing.ErrStale) {
+		t.Errorf("payment of the older one: %v", err)
+	}
+	if _, err := l.takeOver(ctx, "A", 7); !errors.Is(err, fencing.ErrStale) {
+		t.Errorf("look of the older one: %v", err)
+	}
+	if err := l.pay(ctx, payment{"A", eur(1050), 9, 2}); err != nil {
+		t.Error(err)
 	}
 	a, err := auditLedger(ctx, l, threeInvoices[:1])
 	if err != nil || !a.balanced() || a.Refused != 1 {

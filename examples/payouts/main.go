@@ -143,6 +143,9 @@ func direct(s settings, invoices []invoice, stdout, stderr io.Writer) int {
 		return exitInterrupted
 	case err != nil:
 		fmt.Fprintln(stderr, "payouts:", err)
+		if !s.keep {
+			fmt.Fprintln(stderr, "payouts: -keep keeps the workers' logs, -v shows them")
+		}
 		return exitFailed
 	}
 	fmt.Fprintln(stdout, "\nAudit of the ledger against the file")

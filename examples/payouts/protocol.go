@@ -47,7 +47,6 @@ const (
 	reportPausing reportKind = "pausing" // holds Invoice, found it unpaid, waits for "go on"
 	reportGranted reportKind = "granted" // answers settle: the wait in line is over
 	reportPaid    reportKind = "paid"
-	reportAlready reportKind = "already" // answers settle: the invoice was paid before
 	reportRefused reportKind = "refused" // the ledger refused a stale token
 	reportBelief  reportKind = "belief"  // what a woken holder's own library says
 	reportProbed  reportKind = "probed"  // answers probe
@@ -57,6 +56,20 @@ const (
 	reportExited  reportKind = "exited" // made by the director when a process has ended
 	reportBye     reportKind = "bye"    // answers quit
 )
+
+// awaited says in words what the director waits for, if it waits in vain.
+var awaited = map[reportKind]string{
+	reportReady:   "a worker to be ready",
+	reportPausing: "a worker to be about to write a payment",
+	reportGranted: "the frozen worker's lock to be granted to the next in line",
+	reportPaid:    "a payment to be written",
+	reportBelief:  "the woken worker to go on",
+	reportProbed:  "a lock to be granted",
+	reportStatus:  "a worker to say who leads",
+	reportSeen:    "a worker to describe a lock",
+	reportExited:  "a killed process to end",
+	reportBye:     "a worker to end",
+}
 
 type report struct {
 	What    reportKind

@@ -2,14 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/quorumlock/quorumlock"
@@ -25,75 +22,7 @@ const (
 	breather = 100 * time.Millisecond
 )
 
-// A worker is one of the five processes: a replica of the lock cluster, and a
-// program that pays invoices under its locks.
-type worker struct {
-	cfg    workerConfig
-	node   *quorumlock.Node
-	ledger *ledger
-
-	start  chan struct{} // closed by the order to start
-	pause  atomic.Bool   // stop before the next write
-	goOn   chan struct{} // a value for each order to go on
-	turned atomic.Int64  // how often another held the lock
-
-	mu  sync.Mutex // guards out
-	out *json.Encoder
-}
-
-// workerMain is the main function of a worker's process.
-func workerMain() int {
-	in := json.NewDecoder(os.Stdin)
-	w := &worker{
-		start: make(chan struct{}),
-		goOn:  make(chan struct{}, 1),
-		out:   json.NewEncoder(os.Stdout),
-	}
-	if err := in.Decode(&w.cfg); err != nil {
-		fmt.Fprintln(os.Stderr, "worker: no configuration:", err)
-		return exitUsage
-	}
-	if err := w.run(in); err != nil {
-		fmt.Fprintf(os.Stderr, "worker %d: %v\n", w.cfg.ID, err)
-		w.tell(report{What: reportBroken, Text: err.Error()})
-		return exitFailed
-	}
-	w.tell(report{What: reportBye, Turned: int(w.turned.Load())})
-	return exitOK
-}
-
-func (w *worker) run(in *json.Decoder) error {
-	ctx, quit := context.WithCancel(context.Background())
-	defer quit()
-	var orders sync.WaitGroup
-	defer orders.Wait()
-
-	// From here on, a worker whose director is gone goes too, whatever it is at.
-	ready := make(chan struct{})
-	go w.obey(ctx, in, ready, quit, &orders)
-
-	if err := w.open(ctx); err != nil {
-		return err
-	}
-	// Close, not Shutdown: all five end together, and nobody is left to whom
-	// leadership could be handed.
-	defer func() {
-		quit()
-		orders.Wait()
-		w.node.Close()
-		w.ledger.close()
-	}()
-	close(ready)
-	w.tell(report{What: reportReady})
-
-	select {
-	case <-w.start:
-		return w.work(ctx)
-	case <-ctx.Done():
-		return nil
-	}
-}
-
+// open opens the replica and the ledger, and waits for a majority.
 func (w *worker) open(ctx context.Context) (err error) {
 	level := slog.LevelWarn
 	if w.cfg.Verbose {
@@ -111,7 +40,7 @@ func (w *worker) open(ctx context.Context) (err error) {
 		Owner:           fmt.Sprintf("worker %d", w.cfg.ID),
 		SessionTTL:      w.cfg.Lease,
 		ElectionTimeout: electionTimeout(w.cfg.Lease),
-		Logger:          slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
+		Logger:          slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("worker", w.cfg.ID),
 	})
 	if err != nil {
 		w.ledger.close()
@@ -123,58 +52,6 @@ func (w *worker) open(ctx context.Context) (err error) {
 		return err
 	}
 	return nil
-}
-
-// obey carries out orders until the director is gone or says quit.
-func (w *worker) obey(ctx context.Context, in *json.Decoder, ready <-chan struct{}, quit func(), orders *sync.WaitGroup) {
-	for {
-		var o order
-		if err := in.Decode(&o); err != nil {
-			os.Exit(exitFailed) // nobody is there who could want to know
-		}
-		switch o.Do {
-		case orderStart:
-			close(w.start)
-		case orderPause:
-			w.pause.Store(true)
-		case orderGoOn:
-			w.goOn <- struct{}{}
-		case orderQuit:
-			quit()
-			continue // the end of the input is still of interest
-		}
-		var answer func(context.Context, string) error
-		switch o.Do {
-		case orderSettle:
-			answer = w.settleInLine
-		case orderProbe:
-			answer = w.probe
-		case orderStatus:
-			answer = w.status
-		case orderDescribe:
-			answer = w.describe
-		default:
-			continue
-		}
-		orders.Go(func() {
-			select {
-			case <-ready:
-			case <-ctx.Done():
-				return
-			}
-			if err := answer(ctx, o.Invoice); err != nil && ctx.Err() == nil {
-				w.tell(report{What: reportBroken, Text: fmt.Sprintf("%s: %v", o.Do, err)})
-			}
-		})
-	}
-}
-
-// tell sends a report to the director.
-func (w *worker) tell(r report) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	// An error means that the director is gone, which obey sees for itself.
-	_ = w.out.Encode(r)
 }
 
 // work settles whatever is unpaid until ctx ends.
@@ -189,11 +66,11 @@ func (w *worker) work(ctx context.Context) error {
 		rand.Shuffle(len(invoices), func(i, j int) { invoices[i], invoices[j] = invoices[j], invoices[i] })
 		did := false
 		for _, inv := range invoices {
-			paid, err := w.tryToSettle(ctx, inv)
+			done, err := w.tryToSettle(ctx, inv)
 			if err != nil {
 				return ignoreIf(ctx, err)
 			}
-			did = did || paid
+			did = did || done
 		}
 		if !did {
 			sleep(ctx, breather)
@@ -203,7 +80,10 @@ func (w *worker) work(ctx context.Context) error {
 }
 
 // tryToSettle settles the invoice unless another worker is at it.
-func (w *worker) tryToSettle(ctx context.Context, inv invoice) (did bool, err error) {
+func (w *worker) tryToSettle(ctx context.Context, inv invoice) (done bool, err error) {
+	if paid, err := w.ledger.isPaid(ctx, inv.Number); err != nil || paid {
+		return false, err // by another, since this worker last looked
+	}
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	hold, err := w.node.TryAcquire(call, lockName(inv.Number))
@@ -227,24 +107,29 @@ func (w *worker) settleInLine(ctx context.Context, number string) error {
 	if err != nil {
 		return err
 	}
-	hold, err := w.node.Acquire(ctx, lockName(number))
-	for passing(err) && ctx.Err() == nil {
-		sleep(ctx, breather)
-		hold, err = w.node.Acquire(ctx, lockName(number))
+	for ctx.Err() == nil {
+		hold, err := w.node.Acquire(ctx, lockName(number))
+		if passing(err) {
+			sleep(ctx, breather)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		w.tell(report{What: reportGranted, Invoice: number, Token: hold.Token()})
+		switch done, err := w.settle(ctx, hold, inv); {
+		case err != nil:
+			return err
+		case done:
+			return nil
+		}
 	}
-	if err != nil {
-		return err
-	}
-	w.tell(report{What: reportGranted, Invoice: number, Token: hold.Token()})
-	did, err := w.settle(ctx, hold, inv)
-	if err == nil && !did {
-		w.tell(report{What: reportAlready, Invoice: number})
-	}
-	return err
+	return nil
 }
 
-// settle pays the invoice under its lock, and releases the lock.
-func (w *worker) settle(ctx context.Context, hold *quorumlock.Hold, inv invoice) (did bool, err error) {
+// settle pays the invoice under its lock, and releases the lock. It reports
+// whether the invoice is done with: false if the lock was lost on the way.
+func (w *worker) settle(ctx context.Context, hold *quorumlock.Hold, inv invoice) (done bool, err error) {
 	defer func() {
 		// Nothing hangs on the answer: a lock that could not be released goes
 		// with its session.
@@ -253,13 +138,13 @@ func (w *worker) settle(ctx context.Context, hold *quorumlock.Hold, inv invoice)
 	held, cancel := hold.Context(ctx) // ends when the lock is lost
 	defer cancel()
 
-	paid, err := w.ledger.isPaid(held, inv.Number)
+	paid, err := w.ledger.takeOver(held, inv.Number, hold.Token())
 	if err != nil || paid {
-		return false, ignoreIf(held, err)
+		return paid, unlessLost(hold, err)
 	}
-	sleep(held, w.cfg.Bank)
+	sleep(held, w.cfg.Bank) // what a call to the bank takes
 	if hold.Err() != nil {
-		return false, nil // lost in the middle: whoever has it now goes on
+		return false, nil
 	}
 	paused := w.pause.CompareAndSwap(true, false)
 	if paused {
@@ -273,26 +158,36 @@ func (w *worker) settle(ctx context.Context, hold *quorumlock.Hold, inv invoice)
 	// The last check is above, and a process can be frozen after any last check.
 	// So the write takes ctx and not held: it stands for one that is already on
 	// its way, which no cancelled context calls back.
-	err = w.write(ctx, payment{Invoice: inv.Number, Amount: inv.Amount, Token: hold.Token(), Worker: w.cfg.ID})
+	done, err = w.write(ctx, payment{Invoice: inv.Number, Amount: inv.Amount, Token: hold.Token(), Worker: w.cfg.ID})
 	if paused {
 		w.tellBelief(held, hold)
 	}
-	return err == nil, ignoreIf(ctx, err)
+	return done, ignoreIf(ctx, err)
+}
+
+// unlessLost returns err, unless it only says what the hold says too: that others
+// have the lock now, and this worker is to leave the invoice to them.
+func unlessLost(hold *quorumlock.Hold, err error) error {
+	if hold.Err() != nil || errors.Is(err, fencing.ErrStale) {
+		return nil
+	}
+	return err
 }
 
 // write writes the payment and tells what became of it. A refusal is not an
 // error: it is what the ledger is asked for.
-func (w *worker) write(ctx context.Context, p payment) error {
-	err := w.ledger.pay(ctx, p)
+func (w *worker) write(ctx context.Context, p payment) (paid bool, err error) {
+	err = w.ledger.pay(ctx, p)
 	var stale *fencing.StaleError
 	switch {
 	case err == nil:
 		w.tell(report{What: reportPaid, Invoice: p.Invoice, Token: p.Token})
+		return true, nil
 	case errors.As(err, &stale):
 		w.tell(report{What: reportRefused, Invoice: p.Invoice, Token: p.Token, Newest: stale.Admitted})
-		return nil
+		return false, nil
 	}
-	return err
+	return false, err
 }
 
 // tellBelief tells what the library says of a hold, to a worker that asks it.
@@ -305,54 +200,6 @@ func (w *worker) tellBelief(held context.Context, hold *quorumlock.Hold) {
 		r.Cause = context.Cause(held).Error()
 	}
 	w.tell(r)
-}
-
-// probe takes a lock of this worker's own: that it is granted needs a leader and
-// a majority, as any other.
-func (w *worker) probe(ctx context.Context, _ string) error {
-	name := fmt.Sprintf("probe/%d", w.cfg.ID)
-	for ctx.Err() == nil {
-		err := w.node.Do(ctx, name, func(_ context.Context, token fencing.Token) error {
-			w.tell(report{What: reportProbed, Token: token})
-			return nil
-		})
-		if !passing(err) {
-			return err
-		}
-		sleep(ctx, breather)
-	}
-	return nil
-}
-
-func (w *worker) status(context.Context, string) error {
-	s := w.node.Status()
-	w.tell(report{What: reportStatus, Leader: s.Leader, Term: s.Term})
-	return nil
-}
-
-func (w *worker) describe(ctx context.Context, number string) error {
-	info, err := w.node.Describe(ctx, lockName(number))
-	if err != nil {
-		return err
-	}
-	w.tell(report{What: reportSeen, Text: describeLock(info)})
-	return nil
-}
-
-func describeLock(info quorumlock.LockInfo) string {
-	text := "held by nobody"
-	for _, h := range info.Holders {
-		text = fmt.Sprintf("held by %s with token %s", h.Owner, h.Token)
-	}
-	for i, waiter := range info.Waiters {
-		if i == 0 {
-			text += "; in line: "
-		} else {
-			text += ", "
-		}
-		text += waiter.Owner
-	}
-	return text
 }
 
 // passing reports whether err is a condition of the cluster that passes by
