@@ -32,6 +32,7 @@ func init() {
 	childRoles["full-disk"] = childFullDisk
 	childRoles["panic-in-apply"] = childPanicInApply
 	childRoles["fail-save"] = childFailSave
+	childRoles["damage"] = childDamage
 }
 
 // childReplica opens the only replica of a cluster.
@@ -197,6 +198,72 @@ func TestReplicaDamagedSnapshot(t *testing.T) {
 	c.change(1, func(o *Options) { o.Dir = before1 })
 	_, err = c.tryOpen(1)
 	require.ErrorIs(t, err, ErrDirectory)
+}
+
+// childDamage opens copies of the directory whole, each with one file of the
+// engine's damaged, and says what came of it.
+func childDamage(args []string) error {
+	whole, dir, addr := args[0], args[1], args[2]
+	return fs.WalkDir(os.DirFS(filepath.Join(whole, engineName)), ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		raw, err := os.ReadFile(filepath.Join(whole, engineName, path))
+		if err != nil {
+			return err
+		}
+		for _, damaged := range [][]byte{nil, raw[:len(raw)/2], flip(raw), bytes.Repeat([]byte{0xa5}, 100)} {
+			err := errors.Join(
+				os.RemoveAll(dir),
+				os.CopyFS(dir, os.DirFS(whole)),
+				os.WriteFile(filepath.Join(dir, engineName, path), damaged, 0o600))
+			if err != nil {
+				return err
+			}
+			e, err := childReplica(dir, addr, newListMachine(), nil)
+			switch {
+			case err == nil:
+				fmt.Println("> opened", filepath.Base(path))
+				err = e.close()
+			case errors.Is(err, ErrDirectory):
+				fmt.Println("> refused", filepath.Base(path))
+				err = nil
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+		}
+		return nil
+	})
+}
+
+// Whatever is wrong with the engine's files, Open says so and lets go of all
+// that it had opened; but pebble leaves a goroutine behind, hence the process.
+func TestReplicaDamagedEngine(t *testing.T) {
+	c := newReplicas(t, 1)
+	c.openAll()
+	c.propose(1, "x")
+	c.close(1)
+	o := c.options[1]
+	next, _ := childProcess(t, "damage", o.Dir, filepath.Join(t.TempDir(), "copy"), o.Address)
+	outcome := make(map[string]int)
+	for line := next(); line != "ended"; line = next() {
+		require.NotContains(t, line, "error")
+		require.NotContains(t, line, "fatal")
+		outcome[line]++
+	}
+	for _, file := range []string{"NODEHOST.ID", "dragonboat.ds", "CURRENT", "MANIFEST-000001"} {
+		require.Equal(t, 4, outcome["refused "+file], "%s of %v", file, outcome)
+	}
+	require.Equal(t, 4, outcome["opened OPTIONS-000003"]+outcome["refused OPTIONS-000003"], "the last file, of %v", outcome)
+}
+
+func flip(b []byte) []byte {
+	b = bytes.Clone(b)
+	if len(b) > 0 {
+		b[len(b)/2] ^= 0xff
+	}
+	return b
 }
 
 func damageSnapshots(t *testing.T, dir string, damage func([]byte) []byte) (restore func()) {

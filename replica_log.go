@@ -147,6 +147,7 @@ const noTLS = "mutual TLS disabled, communication is insecure"
 // Panicf must not return: the engine relies on it to stop at a broken
 // invariant. The value is an error, since NewNodeHost swallows strings.
 func (l *engineLog) Panicf(format string, args ...any) {
+	format = strings.ReplaceAll(format, "%+v", "%v") // the panic has a stack of its own
 	err := fmt.Errorf("quorumlock: engine (%s): "+format, append([]any{l.area}, args...)...)
 	if !guardedCaller() {
 		process.fatal(err)

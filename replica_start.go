@@ -126,18 +126,19 @@ func (r *replica) startHost(o Options) error {
 	if err := conf.Validate(); err != nil {
 		return fmt.Errorf("quorumlock: engine: %w", err)
 	}
-	return guarded("start the engine", func() error {
-		host, err := dragonboat.NewNodeHost(conf)
-		if err == nil && host == nil {
+	err := guarded("start the engine", func() (err error) {
+		r.host, err = dragonboat.NewNodeHost(conf)
+		if err == nil && r.host == nil {
 			err = errNoHost
 		}
-		if err != nil {
-			return fmt.Errorf("%w: %s: %w", ErrDirectory, conf.NodeHostDir, err)
-		}
-		r.host = host
-		r.session = host.GetNoOPSession(shardID)
-		return nil
+		return err
 	})
+	if err != nil {
+		r.host = nil
+		return fmt.Errorf("%w: %s: %w", ErrDirectory, conf.NodeHostDir, err)
+	}
+	r.session = r.host.GetNoOPSession(shardID)
+	return nil
 }
 
 func (r *replica) startShard(o Options, founding bool) error {
@@ -165,9 +166,13 @@ func (r *replica) startShard(o Options, founding bool) error {
 		}
 	}
 	create := func(uint64, uint64) statemachine.IConcurrentStateMachine { return r.fsm }
-	return guarded("start the replica", func() error {
+	err := guarded("start the replica", func() error {
 		return r.host.StartConcurrentReplica(members, founding && r.dir.marker.Joined, create, conf)
 	})
+	if err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrDirectory, r.dir.file(engineName), err)
+	}
+	return nil
 }
 
 // tickOf returns the engine's unit of time.

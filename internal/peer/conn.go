@@ -212,6 +212,7 @@ func (l *Link) connect(ctx context.Context) bool {
 	conn, err := l.t.Dial(ctx, l.replica, addr)
 	if err == nil {
 		l.conn, l.pause = conn, 0
+		l.next = time.Now().Add(minLinkPause) // it may end at once, again and again
 		return true
 	}
 	l.route.Failed(l.replica, addr)
