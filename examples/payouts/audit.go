@@ -100,13 +100,13 @@ func (a *audit) balanced() bool {
 
 // print writes the audit down.
 func (a *audit) print(w io.Writer) {
-	fmt.Fprintf(w, "  %5d invoices\n", a.Invoices)
-	fmt.Fprintf(w, "  %5d paid exactly once\n", a.PaidOnce)
+	printCount(w, "invoices", a.Invoices)
+	printCount(w, "paid exactly once", a.PaidOnce)
 	printFindings(w, "paid more than once", a.Twice)
 	printFindings(w, "not paid", a.Missing)
 	printFindings(w, "payments of a wrong amount", a.Wrong)
 	printFindings(w, "tokens used by two payments", a.Reused)
-	fmt.Fprintf(w, "  %5d stale writes refused by the ledger\n", a.Refused)
+	printCount(w, "stale writes refused", a.Refused)
 	fmt.Fprintln(w, "  total per currency, owed and paid:")
 	all := maps.Clone(a.Owed)
 	maps.Copy(all, a.Paid)
@@ -120,13 +120,15 @@ func (a *audit) print(w io.Writer) {
 	}
 }
 
+func printCount(w io.Writer, what string, n int) { fmt.Fprintf(w, "  %-28s %5d\n", what, n) }
+
 func printFindings(w io.Writer, what string, findings []string) {
-	fmt.Fprintf(w, "  %5d %s\n", len(findings), what)
+	printCount(w, what, len(findings))
 	for i, f := range findings {
 		if i == maxFindings {
-			fmt.Fprintf(w, "          and %d more\n", len(findings)-maxFindings)
+			fmt.Fprintf(w, "    and %d more\n", len(findings)-maxFindings)
 			return
 		}
-		fmt.Fprintf(w, "          %s\n", f)
+		fmt.Fprintf(w, "    %s\n", f)
 	}
 }

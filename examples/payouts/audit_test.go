@@ -58,7 +58,7 @@ func TestAudit(t *testing.T) {
 			append(with()[:2], payment{"C", jpy(1200), 9, 1}),
 			[]string{`token 9 paid "B" and "C"`},
 		},
-		"nothing at all": {nil, []string{"3 not paid"}},
+		"nothing at all": {nil, []string{"not paid                         3"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAudit(threeInvoices, c.payments, 0)
@@ -93,6 +93,8 @@ func TestConclude(t *testing.T) {
 		{twice, 1, true, exitFailed, "This is a bug"},
 		{twice, 0, false, exitFailed, "what -unfenced is there to show"},
 		{balanced, 0, false, exitFailed, "no invoice was paid twice"},
+		{twice[1:], 0, false, exitFailed, "no invoice was paid twice"},
+		{twice[2:], 0, false, exitFailed, "This is a bug"},
 	} {
 		var b bytes.Buffer
 		status := conclude(&b, newAudit(threeInvoices, c.payments, c.refused), c.fenced)

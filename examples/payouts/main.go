@@ -174,7 +174,7 @@ func conclude(w io.Writer, a *audit, fenced bool) int {
 		return exitOK
 	case fenced && a.balanced():
 		fmt.Fprintln(w, "The audit FAILS: the ledger balances, but no stale write was tried and refused, so it shows nothing.")
-	case fenced:
+	case fenced, len(a.Missing)+len(a.Wrong)+len(a.Reused) > 0: // which no missing check excuses
 		fmt.Fprintln(w, "The audit FAILS, and it should not have. This is a bug: please report it with the output above.")
 	case len(a.Twice) > 0:
 		fmt.Fprintln(w, "The audit FAILS, which is what -unfenced is there to show. The lock never had two holders at once.\n"+
