@@ -154,13 +154,14 @@ func (r *replica) barrier(ctx context.Context) error {
 }
 
 // patience is the timeout that the engine counts in ticks. It is never shorter
-// than ctx's, whose end is seen here; without a deadline it is short, since what
-// a former leader was sent is never heard of again.
+// than ctx's, whose end is seen in outcome; without a deadline it is short, since
+// what a former leader was sent is never heard of again.
 func (r *replica) patience(ctx context.Context) time.Duration {
+	wait := 2 * r.try
 	if deadline, ok := ctx.Deadline(); ok {
-		return min(max(time.Until(deadline), 0)+2*r.tick, time.Hour)
+		wait = max(time.Until(deadline), r.try) + 2*r.tick
 	}
-	return 2 * r.try
+	return min(wait, time.Hour)
 }
 
 // outcome waits for what becomes of a request.

@@ -17,7 +17,8 @@ type Conn struct {
 	conn    net.Conn
 	replica uint64
 
-	mu sync.Mutex // one frame at a time
+	mu      sync.Mutex // one frame at a time
+	scratch []byte
 }
 
 // Dial connects to replica at addr. The error is a *Refusal when the other will
@@ -63,7 +64,7 @@ func (c *Conn) introduce(ctx context.Context) error {
 	}
 	c.conn = conn
 	mine := hello{Identity: t.cfg.Self, to: c.replica, roster: t.cfg.Book.roster()}
-	if err := writeFrame(conn, kindHello, mine.encode()); err != nil {
+	if err := writeFrame(conn, kindHello, mine.encode(), &c.scratch); err != nil {
 		return err
 	}
 	var buf []byte
@@ -135,7 +136,7 @@ func (c *Conn) write(kind Kind, payload []byte) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return writeFrame(patient{c}, kind, payload)
+	return writeFrame(patient{c}, kind, payload, &c.scratch)
 }
 
 // patient gives each piece of a long message its own deadline, so that a slow

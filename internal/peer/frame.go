@@ -56,8 +56,9 @@ var (
 	errChecksum = errors.New("peer: frame is damaged")
 )
 
-// writeFrame sends one frame, a short one in a single call of Write.
-func writeFrame(w io.Writer, kind Kind, payload []byte) error {
+// writeFrame sends one frame, a short one in a single call of Write. scratch is
+// where that is put together.
+func writeFrame(w io.Writer, kind Kind, payload []byte, scratch *[]byte) error {
 	if len(payload) > MaxPayload {
 		return fmt.Errorf("%w: %d bytes", errTooLong, len(payload))
 	}
@@ -72,9 +73,8 @@ func writeFrame(w io.Writer, kind Kind, payload []byte) error {
 		_, err := w.Write(payload)
 		return err
 	}
-	frame := make([]byte, 0, headerLen+len(payload))
-	frame = append(append(frame, header[:]...), payload...)
-	_, err := w.Write(frame)
+	*scratch = append(append((*scratch)[:0], header[:]...), payload...)
+	_, err := w.Write(*scratch)
 	return err
 }
 

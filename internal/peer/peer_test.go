@@ -606,7 +606,7 @@ func FuzzRefusal(f *testing.F) {
 
 func FuzzFrame(f *testing.F) {
 	var out bytes.Buffer
-	require.NoError(f, writeFrame(&out, kindTest, []byte("payload")))
+	require.NoError(f, writeFrame(&out, kindTest, []byte("payload"), new([]byte)))
 	f.Add(out.Bytes())
 	f.Add(frameWith(kindTest, 1<<31, 0, nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -616,7 +616,7 @@ func FuzzFrame(f *testing.F) {
 			return
 		}
 		var out bytes.Buffer
-		require.NoError(t, writeFrame(&out, kind, payload))
+		require.NoError(t, writeFrame(&out, kind, payload, new([]byte)))
 		require.True(t, bytes.HasPrefix(b, out.Bytes()))
 	})
 }

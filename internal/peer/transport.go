@@ -226,7 +226,7 @@ func (t *Transport) answer(conn net.Conn) (uint64, error) {
 		return 0, err
 	}
 	mine := hello{Identity: t.cfg.Self, to: h.Replica, roster: t.cfg.Book.roster()}
-	if err := writeFrame(conn, kindWelcome, mine.encode()); err != nil {
+	if err := writeFrame(conn, kindWelcome, mine.encode(), &buf); err != nil {
 		return 0, err
 	}
 	return h.Replica, nil
@@ -271,7 +271,7 @@ func (t *Transport) refuse(conn net.Conn, err error) {
 	if !errors.As(err, &r) {
 		return
 	}
-	if werr := writeFrame(conn, kindRefuse, r.encode()); werr != nil {
+	if werr := writeFrame(conn, kindRefuse, r.encode(), new([]byte)); werr != nil {
 		t.cfg.Logger.Debug("refusal not sent", "err", werr)
 	}
 }
