@@ -123,7 +123,8 @@ type LostError struct {
 }
 
 func (e *LostError) Error() string {
-	return fmt.Sprintf("quorumlock: lost %q (token %s): %v", e.Name, e.Token, e.Cause)
+	cause := strings.ReplaceAll(e.Cause.Error(), "quorumlock: ", "") // said once is enough
+	return fmt.Sprintf("quorumlock: lost %q (token %s): %s", e.Name, e.Token, cause)
 }
 
 // Unwrap makes errors.Is find ErrLost and the cause.

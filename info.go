@@ -34,7 +34,7 @@ type Holder struct {
 	Replica    uint64
 	Token      fencing.Token
 	AcquiredAt time.Time // by the wall clock of the process whose call made it free
-	LeaseUntil time.Time // when its session ends unless it is renewed, as seen here; zero if unknown
+	LeaseUntil time.Time // from when on its session may be ended unless it is renewed, as seen here; zero if unknown
 }
 
 // A Waiter is who stands in line for a lock.
@@ -196,7 +196,7 @@ func (n *Node) addLeases(info *LockInfo) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			if at, ok := n.judge.RenewedAt(h.Session.Replica, h.Session.Epoch); ok {
-				h.LeaseUntil = at.Add(s.TTL).Round(0)
+				h.LeaseUntil = at.Add(sessions.Lease(s.TTL)).Round(0)
 			}
 		})
 	}
