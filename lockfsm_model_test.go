@@ -304,6 +304,17 @@ type crowd struct {
 	sent    []*wire.Entry
 }
 
+// crowdNames are seven names, four of which are on one page of the table.
+var crowdNames = func() []string {
+	names := []string{"name"}
+	for i := 0; len(names) < 4; i++ {
+		if name := fmt.Sprint("name ", i); pageOf(name) == pageOf(names[0]) {
+			names = append(names, name)
+		}
+	}
+	return append(names, "a", "b", "c")
+}()
+
 func (c *crowd) next() *wire.Entry {
 	r := 1 + c.rnd.Uint64N(3)
 	if c.epoch[r] == 0 {
@@ -387,7 +398,7 @@ func (c *crowd) command(r uint64) wire.Command {
 		c.hold[r]++
 		hold = c.hold[r]
 	}
-	a := wire.Command{Op: wire.Acquire, Session: session, Hold: hold, Name: fmt.Sprint("name ", c.rnd.IntN(7)),
+	a := wire.Command{Op: wire.Acquire, Session: session, Hold: hold, Name: crowdNames[c.rnd.IntN(len(crowdNames))],
 		Mode: 1, Wait: c.rnd.IntN(4) > 0, Limit: c.rnd.Uint64N(8)}
 	if c.rnd.IntN(50) == 0 {
 		a.Mode = 2

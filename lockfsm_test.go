@@ -508,3 +508,12 @@ func TestEndedCaptureGivesNothing(t *testing.T) {
 	require.Panics(t, func() { second.take(nil, 2) })
 	require.Nil(t, f.table.capture)
 }
+
+// Where a name's page is sets the order of a snapshot, on every replica of every
+// version.
+func TestPageOfANameIsForEver(t *testing.T) {
+	require.Equal(t, 4096, pages)
+	for name, page := range map[string]int{"": 0, "a": 816, "invoice/2026-00017": 1685, "Größe/€": 780} {
+		require.Equal(t, page, pageOf(name), name)
+	}
+}
