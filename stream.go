@@ -2,6 +2,7 @@ package quorumlock
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/quorumlock/quorumlock/internal/wire"
@@ -39,6 +40,7 @@ type stream struct {
 type outgo struct {
 	number   uint64
 	commands []wire.Command
+	tried    bool
 	settled  chan struct{} // closed once it is known to have been applied
 }
 
@@ -144,7 +146,24 @@ func (n *Node) nextBatch() *outgo {
 }
 
 func (n *Node) encodeBatch(b *outgo) []byte {
+	if b.tried {
+		n.prune(b)
+	}
+	b.tried = true
 	return n.encode(wire.Entry{Renewal: n.beat(), Batch: b.number, Commands: b.commands})
+}
+
+// prune takes those acquires out of a batch that is to be sent again whose callers
+// have gone meanwhile: what nobody wants is not to be granted when the cluster can
+// be reached again. Should the batch have been applied as it was, the cancels that
+// follow in a later one take them back.
+func (n *Node) prune(b *outgo) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	b.commands = slices.DeleteFunc(b.commands, func(c wire.Command) bool {
+		claim := n.claims[c.Hold]
+		return c.Op == wire.Acquire && claim != nil && claim.abandoned
+	})
 }
 
 // deliver proposes what build makes, again and again, until settled is closed: the
