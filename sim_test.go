@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 )
 
 // A sim is a simulated log: what the nodes of a test run over in place of Raft. It
@@ -23,8 +24,6 @@ type sim struct {
 	replicas map[uint64]*simReplica
 	leader   uint64
 	term     uint64
-	closed   bool
-	stop     chan struct{}
 	limbo    [][]byte // proposals whose fate is open: they may yet be committed
 	faults   simFaults
 }
@@ -43,6 +42,7 @@ type simReplica struct {
 	epoch   uint64
 	applied int  // how many entries
 	cut     bool // from all others
+	mute    bool // heard by nobody, but it hears
 	paused  bool // applies nothing
 	down    bool
 	closed  chan struct{}
@@ -52,7 +52,6 @@ type simReplica struct {
 func newSim(seed uint64, replicas int) *sim {
 	s := &sim{
 		changed:  make(chan struct{}),
-		stop:     make(chan struct{}),
 		rng:      rand.New(rand.NewPCG(seed, 1)),
 		replicas: make(map[uint64]*simReplica),
 	}
@@ -164,10 +163,12 @@ func (s *sim) newLeader(except uint64) {
 	s.limbo = nil
 }
 
+// tell announces who leads, in the order in which leaders come and go: the node
+// never calls the engine with a lock of its own held. s.mu is held.
 func (s *sim) tell() {
 	for _, r := range s.replicas {
 		if r.connected() {
-			go r.ev.leader(s.leader, s.term)
+			r.ev.leader(s.leader, s.term)
 		}
 	}
 }
@@ -191,13 +192,30 @@ func (s *sim) cut(ids ...uint64) {
 func (s *sim) heal() {
 	s.alter(func() {
 		for _, r := range s.replicas {
-			r.cut, r.paused = false, false
+			r.cut, r.mute, r.paused = false, false, false
 		}
 	})
 }
 
 func (s *sim) pause(id uint64, paused bool) {
 	s.alter(func() { s.replicas[id].paused = paused })
+}
+
+func (s *sim) mute(id uint64, mute bool) {
+	s.alter(func() { s.replicas[id].mute = mute })
+}
+
+// forget lets go of the entries, once every replica has applied them. No replica may
+// be opened again after that.
+func (s *sim) forget() {
+	s.alter(func() { clear(s.log) })
+}
+
+// logSize is what the log itself takes once forget was called, in bytes.
+func (s *sim) logSize() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return uint64(cap(s.log)) * uint64(unsafe.Sizeof(s.log[0]))
 }
 
 func (s *sim) moveLeader() {
@@ -225,7 +243,7 @@ func (r *simReplica) propose(ctx context.Context, entry []byte) error {
 		s.mu.Unlock()
 		return ErrClosed
 	}
-	if !r.connected() || s.leader == 0 {
+	if !r.connected() || r.mute || s.leader == 0 {
 		// It may sit in a queue and be sent when the cut is healed.
 		if s.chance(s.faults.late) {
 			s.limbo = append(s.limbo, entry)
@@ -307,7 +325,7 @@ func (r *simReplica) reach(ctx context.Context, n int) error {
 func (r *simReplica) barrier(ctx context.Context) error {
 	r.pass(ctx, r.sim.nap())
 	r.sim.mu.Lock()
-	ok, n := r.connected() && r.sim.leader != 0 && !r.sim.chance(r.sim.faults.drop), len(r.sim.log)
+	ok, n := r.connected() && !r.mute && r.sim.leader != 0 && !r.sim.chance(r.sim.faults.drop), len(r.sim.log)
 	r.sim.mu.Unlock()
 	if !ok {
 		return r.giveUp(ctx)
