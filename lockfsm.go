@@ -31,6 +31,10 @@ type lockFSM struct {
 	effects []effect
 }
 
+// manyEffects is how many effects' room is kept from one entry to the next. An
+// entry that ends a process may have millions, and is rare.
+const manyEffects = 1 << 16
+
 func newLockFSM() *lockFSM {
 	return &lockFSM{roll: new(sessions.Roll), claims: make(map[sessions.ID]map[uint64]*queue.Claim)}
 }
@@ -40,6 +44,9 @@ func newLockFSM() *lockFSM {
 // version halts this replica's state machine: it cannot know what the others did.
 func (f *lockFSM) apply(cmd []byte) []effect {
 	f.effects = f.effects[:0]
+	if cap(f.effects) > manyEffects {
+		f.effects = nil
+	}
 	if f.halted != nil {
 		return nil
 	}

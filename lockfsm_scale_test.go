@@ -240,6 +240,9 @@ func TestSessionEndsWithManyHolds(t *testing.T) {
 	}
 	require.Empty(t, f.claims[sessions.ID{Replica: 1, Epoch: 1, Seq: 1}])
 	checkFSM(t, f)
+
+	f.apply(wire.AppendEntry(nil, &wire.Entry{Replica: 2, Epoch: 1, Renewal: 1}))
+	require.LessOrEqual(t, cap(f.effects), manyEffects, "the room for so many effects is not kept")
 }
 
 // A snapshot of many locks is marked at once, and no page of it holds up the log.
