@@ -213,9 +213,7 @@ func TestMalformedEntryHasNoEffect(t *testing.T) {
 		require.NoError(t, err)
 		before := nodes[2].machine.fsm.bytes()
 		s.alter(func() {
-			for _, bad := range [][]byte{{}, {0}, {wire.EntryVersion}, {wire.EntryVersion, 0xff, 0xff}} {
-				s.log = append(s.log, bad)
-			}
+			s.log = append(s.log, []byte{}, []byte{0}, []byte{wire.EntryVersion}, []byte{wire.EntryVersion, 0xff, 0xff})
 		})
 		synctest.Wait()
 		require.Equal(t, before, nodes[2].machine.fsm.bytes())
