@@ -14,7 +14,7 @@ import (
 
 func TestBadCallsProposeNothing(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
-		before := len(s.log)
+		before := s.length()
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
 		n := nodes[1]
@@ -41,7 +41,7 @@ func TestBadCallsProposeNothing(t *testing.T) {
 			require.ErrorIs(t, n.Ready(ctx), want)
 		}
 		synctest.Wait()
-		require.Equal(t, before, len(s.log))
+		require.Equal(t, before, s.length())
 
 		h, err := n.Acquire(soon(t), strings.Repeat("x", 512))
 		require.NoError(t, err)

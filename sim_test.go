@@ -181,6 +181,13 @@ func (s *sim) alter(f func()) {
 	s.elect()
 }
 
+// length is how many entries the log has.
+func (s *sim) length() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.log)
+}
+
 func (s *sim) cut(ids ...uint64) {
 	s.alter(func() {
 		for _, id := range ids {
