@@ -118,18 +118,27 @@ func TestTrustCountsFromTheSending(t *testing.T) {
 			granted <- errors.Join(err, held.Err())
 		}()
 		inLine(t, nodes[3], "job", 1)
-		length := func() int {
+		renewals := func() (n int) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return len(s.log)
+			for _, b := range s.log {
+				var e wire.Entry
+				if wire.DecodeEntry(b, &e) == nil && e.Replica == 5 && e.Renewal > 0 {
+					n++
+				}
+			}
+			return n
 		}
 		s.pause(5, true)
-		for before := length(); length() == before; {
-			elapse(time.Millisecond)
+		for before := renewals(); renewals() == before; {
+			elapse(10 * time.Millisecond)
 		}
 		s.mute(5, true) // its renewal is in the log, and nothing that comes after it
-		elapse(DefaultSessionTTL / 2)
+		elapse(DefaultSessionTTL * 4 / 10)
 		s.pause(5, false)
+		synctest.Wait()
+		require.NoError(t, held.Err(), "seen just in time")
+		s.cut(5) // nor does it see that its session ends
 		require.ErrorIs(t, <-granted, ErrLost, "granted to two at once")
 		s.heal()
 	})
@@ -181,6 +190,12 @@ func TestStaleEntriesChangeNothing(t *testing.T) {
 		require.Equal(t, held.Token(), nodes[1].Status().Token)
 		require.NoError(t, held.Release(ctx))
 		settled(t, nodes)
+		// What is free is not taken by them either, not even by the first few alone.
+		s.alter(func() { s.log = append(s.log, s.log...) })
+		s.alter(func() { s.log = append(s.log, s.log[:12]...) })
+		synctest.Wait()
+		settled(t, nodes)
+		require.Equal(t, held.Token(), nodes[1].Status().Token)
 	})
 }
 

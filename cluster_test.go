@@ -146,11 +146,9 @@ func (c *cluster) followers() []uint64 {
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	late := time.After(patience)
-	again := time.NewTicker(2 * time.Millisecond)
-	defer again.Stop()
-	for !ok() {
+	for pause := time.Millisecond; !ok(); pause = min(2*pause, 50*time.Millisecond) {
 		select {
-		case <-again.C:
+		case <-time.After(pause):
 		case <-late:
 			t.Fatalf("%s: waited for %v", what, patience)
 		}

@@ -537,8 +537,18 @@ func (s *sim) trouble(rng *rand.Rand, restart func(id uint64)) {
 		s.cut(id)
 	case 2:
 		s.cut(id, 1+id%uint64(len(s.replicas)))
-	case 3, 4:
+	case 3:
 		s.pause(id, true)
+	case 4:
+		// Its renewals are applied, but it sees that late, and can send no more.
+		s.pause(id, true)
+		time.Sleep(400 * time.Millisecond)
+		s.mute(id, true)
+		time.Sleep(time.Duration(rng.IntN(600)) * time.Millisecond)
+		s.pause(id, false)
+		time.Sleep(30 * time.Millisecond)
+		s.cut(id)
+		time.Sleep(1200 * time.Millisecond)
 	case 5:
 		s.mute(id, true)
 	case 6:
