@@ -101,10 +101,13 @@ func (s *sim) openAll(t testing.TB) map[uint64]*Node {
 func (s *sim) opener(o Options, m stateMachine, ev engineEvents) (engine, identity, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.replicas[o.ReplicaID]
-	r.m, r.ev, r.applied, r.down = m, ev, 0, false
-	r.epoch++
-	r.closed = make(chan struct{})
+	// A life of its own: calls of the former one may still be under way.
+	former := s.replicas[o.ReplicaID]
+	r := &simReplica{
+		sim: s, id: former.id, m: m, ev: ev, epoch: former.epoch + 1,
+		cut: former.cut, mute: former.mute, paused: former.paused, closed: make(chan struct{}),
+	}
+	s.replicas[r.id] = r
 	r.applier.Add(1)
 	go r.applyLoop(r.closed)
 	s.elect()
@@ -360,6 +363,8 @@ func (r *simReplica) transfer(_ context.Context, to uint64) error {
 }
 
 func (r *simReplica) members() map[uint64]string {
+	r.sim.mu.Lock()
+	defer r.sim.mu.Unlock()
 	members := make(map[uint64]string)
 	for id := range r.sim.replicas {
 		members[id] = fmt.Sprintf("sim:%d", id)
