@@ -113,7 +113,7 @@ func (n *Node) abandon(c *claim) (answered bool) {
 		n.forgetClaim(c) // it was never sent: there is nothing to take back
 		return false
 	}
-	n.stream.say(wire.Command{Op: wire.Cancel, Session: c.session.id.Seq, Hold: c.seq})
+	n.stream.say(wire.Command{Op: wire.Cancel, Session: c.session.id.Seq, Hold: c.seq, Lock: hashOf(c.name)})
 	return false
 }
 
@@ -134,10 +134,10 @@ func (n *Node) gaveUp(c *claim, ctxErr error) error {
 // heldError tells who holds what c asks for.
 func (f *lockFSM) heldError(c *claim) *HeldError {
 	e := &HeldError{Name: c.name}
-	if l := f.table.find(c.name); l != nil {
+	if l := f.table.line(c.name); l != nil {
 		e.Holders = f.holders(l)
 	}
-	if own := f.claim(c.session.id, c.seq); own != nil {
+	if own := f.table.claim(c.session.id, c.name, c.seq); own != nil {
 		e.Ahead = own.Ahead()
 	}
 	return e

@@ -174,8 +174,11 @@ type remains struct {
 func (n *Node) remains() (r remains) {
 	n.machine.read(func(f *lockFSM) {
 		r.applied, r.locks, r.token = n.machine.applied, f.table.n, uint64(f.token)
-		for _, own := range f.claims {
-			r.claims += len(own)
+		for _, own := range f.table.members {
+			r.claims += len(own.claims)
+			for x := own.first; x != 0; x = f.table.at(x).next {
+				r.claims++
+			}
 		}
 		b := wire.AppendHead(nil, wire.Head{Token: f.token, Roll: f.roll, Lines: f.table.n})
 		for i := range pages {

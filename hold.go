@@ -125,7 +125,7 @@ func (h *Hold) Validate(ctx context.Context) error {
 	}
 	held := false
 	n.machine.read(func(f *lockFSM) {
-		c := f.claim(h.c.session.id, h.c.seq)
+		c := f.table.claim(h.c.session.id, h.c.name, h.c.seq)
 		held = c != nil && c.Token == h.c.token
 	})
 	if err := h.Err(); err != nil || held {
@@ -152,7 +152,7 @@ func (h *Hold) Release(ctx context.Context) error {
 	n.distrust(h.c.session)
 	if h.err == nil {
 		h.finish(ErrNotHeld)
-		n.stream.say(wire.Command{Op: wire.Release, Session: h.c.session.id.Seq, Hold: h.c.seq})
+		n.stream.say(wire.Command{Op: wire.Release, Session: h.c.session.id.Seq, Hold: h.c.seq, Lock: hashOf(h.c.name)})
 	}
 	lost := h.err
 	n.mu.Unlock()

@@ -58,7 +58,7 @@ func (n *Node) Describe(ctx context.Context, name string) (LockInfo, error) {
 	}
 	info := LockInfo{Name: name}
 	n.machine.read(func(f *lockFSM) {
-		if l := f.table.find(name); l != nil {
+		if l := f.table.line(name); l != nil {
 			info = f.describe(l)
 		}
 	})
@@ -112,7 +112,7 @@ func (n *Node) List(ctx context.Context, prefix string, opts ...ListOption) ([]L
 	for chunk := range slices.Chunk(names, 100) {
 		n.machine.read(func(f *lockFSM) {
 			for _, name := range chunk {
-				if l := f.table.find(name); l != nil {
+				if l := f.table.line(name); l != nil {
 					infos = append(infos, f.describe(l))
 				}
 			}
@@ -137,7 +137,7 @@ func (n *Node) names(ctx context.Context, prefix string, o listOptions) ([]strin
 			return nil, err
 		}
 		n.machine.read(func(f *lockFSM) {
-			for name := range f.table.page[i] {
+			for _, name := range f.table.lineNames(i) {
 				if name > o.after && strings.HasPrefix(name, prefix) {
 					names = append(names, name)
 				}
@@ -152,7 +152,7 @@ func (n *Node) names(ctx context.Context, prefix string, o listOptions) ([]strin
 }
 
 func (f *lockFSM) describe(l *queue.Line) LockInfo {
-	info := LockInfo{Name: l.Name, Holders: f.holders(l)}
+	info := LockInfo{Name: strings.Clone(l.Name), Holders: f.holders(l)}
 	for c := range l.Holders() {
 		info.Mode = c.Mode
 	}

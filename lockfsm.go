@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/quorumlock/quorumlock/fencing"
@@ -21,10 +18,9 @@ import (
 //
 // It is not safe for concurrent use.
 type lockFSM struct {
-	token  fencing.Token // the last one granted; one counter for all names, so that an idle name costs nothing
-	roll   *sessions.Roll
-	table  table
-	claims map[sessions.ID]map[uint64]*queue.Claim // every claim of every live session, by acquisition number
+	token fencing.Token // the last one granted; one counter for all names, so that an idle name costs nothing
+	roll  *sessions.Roll
+	table table
 
 	halted  error // set once an entry was met that this version does not know
 	entry   wire.Entry
@@ -36,13 +32,14 @@ type lockFSM struct {
 const manyEffects = 1 << 16
 
 func newLockFSM() *lockFSM {
-	return &lockFSM{roll: new(sessions.Roll), claims: make(map[sessions.ID]map[uint64]*queue.Claim)}
+	return &lockFSM{roll: new(sessions.Roll)}
 }
 
 // apply applies one entry and returns its effects, which are good until the next
 // call. What is malformed has none, on every replica alike. An entry of a newer
 // version halts this replica's state machine: it cannot know what the others did.
 func (f *lockFSM) apply(cmd []byte) []effect {
+	clear(f.effects) // their names are views of a page's names
 	f.effects = f.effects[:0]
 	if cap(f.effects) > manyEffects {
 		f.effects = nil
@@ -133,12 +130,13 @@ func (f *lockFSM) command(id sessions.ID, at int64, c *wire.Command) {
 	case wire.Acquire:
 		f.acquire(id, at, c)
 	case wire.Release, wire.Cancel:
-		f.giveBack(id, at, c.Hold)
+		f.giveBack(id, at, c)
 	}
 }
 
 func (f *lockFSM) open(id sessions.ID, at int64, c *wire.Command) {
 	f.roll.Open(sessions.Session{ID: id, TTL: ttlOf(c), Owner: c.Owner, OpenedAt: at})
+	f.table.enroll(id)
 	f.emit(effect{kind: opened, session: id})
 }
 
@@ -148,12 +146,12 @@ func ttlOf(c *wire.Command) time.Duration {
 
 func (f *lockFSM) acquire(id sessions.ID, at int64, c *wire.Command) {
 	e := effect{kind: refused, session: id, hold: c.Hold, name: c.Name}
-	switch mode := queue.Mode(c.Mode); {
-	case f.roll.Session(id) == nil:
+	switch {
+	case f.table.member(id) == 0:
 		e.cause = causeSession
-	case f.claim(id, c.Hold) != nil:
+	case !f.roll.Number(id, c.Hold):
 		e.cause = causeRepeated // no honest process does this; two claims under one number could not be told apart
-	case !mode.Valid():
+	case !queue.Mode(c.Mode).Valid():
 		e.cause = causeMode
 	default:
 		f.enter(&e, at, c)
@@ -163,86 +161,68 @@ func (f *lockFSM) acquire(id sessions.ID, at int64, c *wire.Command) {
 
 // enter grants the lock, or gives the claim its place in line, or neither.
 func (f *lockFSM) enter(e *effect, at int64, c *wire.Command) {
-	if l := f.table.find(c.Name); l != nil && !l.Free(queue.Mode(c.Mode)) {
-		if !c.Wait {
-			e.cause = causeHeld
-			return
-		}
-		if uint64(l.Waiting()) >= min(c.Limit, wire.MaxWaiters) {
-			e.cause = causeQueueFull
-			return
-		}
+	s := f.table.seek(c.Name)
+	switch {
+	case s.free():
+		f.token++
+		f.table.hold(s, record{seq: c.Hold, token: f.token, at: at, member: f.table.member(e.session)})
+		e.kind, e.token = granted, f.token
+	case !c.Wait:
+		e.cause = causeHeld
+	case s.waiting() >= min(c.Limit, wire.MaxWaiters):
+		e.cause = causeQueueFull
+	default:
+		l := f.table.edit(s)
+		claim := &queue.Claim{Session: e.session, Seq: c.Hold, Mode: queue.Mode(c.Mode), At: at}
+		l.Wait(claim)
+		f.table.index(claim)
+		e.kind, e.name = queued, l.Name
 	}
-	line := f.table.edit(c.Name)
-	claim := &queue.Claim{Session: e.session, Seq: c.Hold, Mode: queue.Mode(c.Mode), At: at}
-	f.index(claim)
-	e.name = line.Name
-	if line.Free(claim.Mode) {
-		f.grant(line, claim, at)
-		e.kind, e.token = granted, claim.Token
-	} else {
-		line.Wait(claim)
-		e.kind = queued
-	}
-}
-
-func (f *lockFSM) index(c *queue.Claim) {
-	own := f.claims[c.Session]
-	if own == nil {
-		own = make(map[uint64]*queue.Claim)
-		f.claims[c.Session] = own
-	}
-	own[c.Seq] = c
-}
-
-func (f *lockFSM) unindex(c *queue.Claim) {
-	own := f.claims[c.Session]
-	delete(own, c.Seq)
-	if len(own) == 0 {
-		delete(f.claims, c.Session) // a map keeps the room of its best days
-	}
-}
-
-func (f *lockFSM) grant(l *queue.Line, c *queue.Claim, at int64) {
-	f.token++
-	c.At = at
-	l.Hold(c, f.token)
 }
 
 // promote grants a line's lock to whoever is next, in the same entry that made it
 // free.
 func (f *lockFSM) promote(l *queue.Line, at int64) {
 	for c := l.Next(); c != nil; c = l.Next() {
-		f.grant(l, c, at)
+		f.token++
+		c.At = at
+		l.Hold(c, f.token)
 		f.emit(effect{kind: granted, session: c.Session, hold: c.Seq, name: l.Name, token: c.Token})
 	}
-	f.table.tidy(l)
+	f.table.settle(l)
 }
 
-// giveBack ends one claim, whether it holds or still waits. It names the
-// acquisition and not the lock, so it can never end another one. A release and a
-// cancel are the same here: what a cancel finds granted, its caller no longer
-// wants. And since batches are applied in order, no acquire comes after its cancel.
-func (f *lockFSM) giveBack(id sessions.ID, at int64, hold uint64) {
-	c := f.claims[id][hold]
-	if c == nil {
-		f.emit(effect{kind: gone, session: id, hold: hold})
+// giveBack ends one claim, whether it holds or still waits. It is found by its
+// session and number, and by the lock only where to look for it, so that it can
+// never end another one. A release and a cancel are the same here: what a cancel
+// finds granted, its caller no longer wants. And since batches are applied in
+// order, no acquire comes after its cancel.
+func (f *lockFSM) giveBack(id sessions.ID, at int64, c *wire.Command) {
+	e := effect{kind: gone, session: id, hold: c.Hold}
+	m := f.table.member(id)
+	if m == 0 {
+		f.emit(e)
 		return
 	}
-	l := c.Line()
-	e := effect{kind: left, session: id, hold: hold, name: l.Name}
-	if c.Holds() {
+	if r := f.table.held(m, c.Lock, c.Hold); r != 0 {
+		e.kind, e.name = released, f.table.nameAt(r)
+		f.table.drop(r)
+		f.emit(e)
+		return
+	}
+	own := f.table.members[m].claims[c.Hold]
+	if own == nil || hashOf(own.Line().Name) != c.Lock {
+		f.emit(e)
+		return
+	}
+	l := own.Line()
+	e.kind, e.name = left, l.Name
+	if own.Holds() {
 		e.kind = released
 	}
-	f.drop(c)
-	f.unindex(c)
+	f.table.leave(own)
 	f.emit(e)
 	f.promote(l, at)
-}
-
-func (f *lockFSM) drop(c *queue.Claim) {
-	f.table.touchLine(c.Line())
-	c.Leave()
 }
 
 // end frees all that these sessions held, takes their waiters out of every line,
@@ -252,24 +232,15 @@ func (f *lockFSM) drop(c *queue.Claim) {
 func (f *lockFSM) end(over []*sessions.Session, why cause, at int64) {
 	var lines []*queue.Line
 	for _, s := range over {
-		own := f.claims[s.ID]
-		for _, seq := range slices.Sorted(maps.Keys(own)) {
-			c := own[seq]
-			lines = append(lines, c.Line())
-			f.drop(c)
-		}
-		delete(f.claims, s.ID)
+		lines = append(lines, f.table.dismiss(s.ID)...)
 		f.emit(effect{kind: ended, session: s.ID, cause: why})
 	}
 	for _, l := range lines {
-		if f.table.find(l.Name) == l { // a line may stand twice and be gone by now
+		if f.table.has(l) { // a line may stand twice and be gone by now
 			f.promote(l, at)
 		}
 	}
 }
-
-// claim returns a live session's claim, or nil.
-func (f *lockFSM) claim(id sessions.ID, hold uint64) *queue.Claim { return f.claims[id][hold] }
 
 // mark captures the state at this moment, at a cost that does not grow with the
 // number of locks. The capture is to be dropped by the caller.
@@ -292,63 +263,6 @@ func (f *lockFSM) bytes() []byte {
 	}
 	_ = w.Close()
 	return b.Bytes()
-}
-
-// restoreFSM reads a snapshot. Its errors match ErrFormat when it was the snapshot
-// that was at fault.
-func restoreFSM(r io.Reader, stop <-chan struct{}) (*lockFSM, error) {
-	src, head, err := wire.ReadSnapshot(r)
-	if err != nil {
-		return nil, unreadable(err)
-	}
-	f := newLockFSM()
-	f.token = head.Token
-	f.roll = head.Roll
-	for i := 0; ; i++ {
-		if i%1024 == 0 && isClosed(stop) {
-			return nil, errStopped
-		}
-		l, err := src.Line()
-		if err == io.EOF {
-			return f, nil
-		}
-		if err == nil {
-			err = f.adopt(l)
-		}
-		if err != nil {
-			return nil, unreadable(err)
-		}
-	}
-}
-
-// unreadable tells a snapshot that is at fault from one that could not be read.
-func unreadable(err error) error {
-	if errors.Is(err, wire.ErrMalformed) || errors.Is(err, wire.ErrVersion) {
-		return fmt.Errorf("%w: %w", ErrFormat, err)
-	}
-	return err
-}
-
-// adopt takes over a line from a snapshot.
-func (f *lockFSM) adopt(l *queue.Line) error {
-	if l.Empty() || f.table.find(l.Name) != nil {
-		return fmt.Errorf("%w: line %q is empty or stands twice", wire.ErrMalformed, l.Name)
-	}
-	for _, side := range []func(func(*queue.Claim) bool){l.Holders(), l.Waiters()} {
-		for c := range side {
-			switch {
-			case f.roll.Session(c.Session) == nil:
-				return fmt.Errorf("%w: %q: claim of session %s, which is not on the roll", wire.ErrMalformed, l.Name, c.Session)
-			case f.claim(c.Session, c.Seq) != nil:
-				return fmt.Errorf("%w: %q: claim %s/%d stands twice", wire.ErrMalformed, l.Name, c.Session, c.Seq)
-			case c.Token > f.token:
-				return fmt.Errorf("%w: %q: token %s was never granted", wire.ErrMalformed, l.Name, c.Token)
-			}
-			f.index(c)
-		}
-	}
-	f.table.put(l)
-	return nil
 }
 
 func isClosed(c <-chan struct{}) bool {

@@ -41,7 +41,7 @@ type naiveFSM struct {
 	said     []string      // effects of the present entry
 }
 
-type naiveLife struct{ replica, epoch, renewal, batch uint64 }
+type naiveLife struct{ replica, epoch, renewal, batch, claimed uint64 }
 
 type naiveSession struct {
 	id  sessions.ID
@@ -146,7 +146,7 @@ func (n *naiveFSM) command(id sessions.ID, c wire.Command) {
 	case wire.Acquire:
 		n.acquire(id, c)
 	case wire.Release, wire.Cancel:
-		i := slices.IndexFunc(n.claims, func(x *naiveClaim) bool { return x.session == id && x.hold == c.Hold })
+		i := slices.IndexFunc(n.claims, func(x *naiveClaim) bool { return x.session == id && x.hold == c.Hold && hashOf(x.name) == c.Lock })
 		if i < 0 {
 			n.say("gone %v/%d", id, c.Hold)
 			return
@@ -164,8 +164,12 @@ func (n *naiveFSM) command(id sessions.ID, c wire.Command) {
 
 func (n *naiveFSM) acquire(id sessions.ID, c wire.Command) {
 	held, waiting, repeated := false, uint64(0), false
+	if n.alive(id) {
+		l := n.life(id.Replica)
+		repeated = c.Hold <= l.claimed
+		l.claimed = max(l.claimed, c.Hold)
+	}
 	for _, x := range n.claims {
-		repeated = repeated || x.session == id && x.hold == c.Hold
 		if x.name == c.Name {
 			held = true
 			if x.token == 0 {
@@ -275,8 +279,9 @@ func describeLikeNaive(f *lockFSM) string {
 	}
 	b.WriteString(strings.Join(alive, ""))
 	lines := map[string]string{}
-	for _, page := range f.table.page {
-		for name, l := range page {
+	for i := range pages {
+		for _, name := range f.table.lineNames(i) {
+			l := f.table.line(name)
 			text := fmt.Sprintf("%q:", name)
 			for c := range l.Holders() {
 				text += fmt.Sprintf(" %v/%d=%d", c.Session, c.Seq, c.Token)
@@ -301,6 +306,7 @@ type crowd struct {
 	batch   [4]uint64
 	renewal [4]uint64
 	hold    [4]uint64
+	asked   map[[3]uint64]string // what each acquisition asked for: replica, epoch, number
 	sent    []*wire.Entry
 }
 
@@ -308,7 +314,7 @@ type crowd struct {
 var crowdNames = func() []string {
 	names := []string{"name"}
 	for i := 0; len(names) < 4; i++ {
-		if name := fmt.Sprint("name ", i); pageOf(name) == pageOf(names[0]) {
+		if name := fmt.Sprint("name ", i); pageOf(hashOf(name)) == pageOf(hashOf(names[0])) {
 			names = append(names, name)
 		}
 	}
@@ -389,9 +395,9 @@ func (c *crowd) command(r uint64) wire.Command {
 	case k < 15:
 		return wire.Command{Op: wire.Close, Session: session}
 	case k < 40:
-		return wire.Command{Op: wire.Release, Session: session, Hold: recent}
+		return wire.Command{Op: wire.Release, Session: session, Hold: recent, Lock: c.lockOf(r, recent)}
 	case k < 50:
-		return wire.Command{Op: wire.Cancel, Session: session, Hold: recent}
+		return wire.Command{Op: wire.Cancel, Session: session, Hold: recent, Lock: c.lockOf(r, recent)}
 	}
 	hold := recent
 	if c.rnd.IntN(20) > 0 {
@@ -403,7 +409,19 @@ func (c *crowd) command(r uint64) wire.Command {
 	if c.rnd.IntN(50) == 0 {
 		a.Mode = 2
 	}
+	if c.asked == nil {
+		c.asked = make(map[[3]uint64]string)
+	}
+	c.asked[[3]uint64{r, c.epoch[r], hold}] = a.Name
 	return a
+}
+
+// lockOf is where an acquisition is to be found, now and then a wrong place.
+func (c *crowd) lockOf(r, hold uint64) uint32 {
+	if c.rnd.IntN(20) == 0 {
+		return hashOf(crowdNames[0])
+	}
+	return hashOf(c.asked[[3]uint64{r, c.epoch[r], hold}])
 }
 
 // A slowSnapshot is one that is written while the log goes on.

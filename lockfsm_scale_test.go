@@ -62,8 +62,8 @@ func (s *speaker) acquire(session, hold uint64, name string) {
 	s.say(wire.Command{Op: wire.Acquire, Session: session, Hold: hold, Name: name, Mode: 1, Wait: true, Limit: wire.MaxWaiters})
 }
 
-func (s *speaker) release(session, hold uint64) {
-	s.say(wire.Command{Op: wire.Release, Session: session, Hold: hold})
+func (s *speaker) release(session, hold uint64, name string) {
+	s.say(wire.Command{Op: wire.Release, Session: session, Hold: hold, Lock: hashOf(name)})
 }
 
 // heap returns how many bytes are in use.
@@ -89,7 +89,7 @@ func TestIdleNamesCostNothing(t *testing.T) {
 	f := newLockFSM()
 	s := newSpeaker(t, f, 1, 1)
 	s.acquire(1, 1, "first")
-	s.release(1, 1)
+	s.release(1, 1, "first")
 	s.flush()
 	first := f.token
 
@@ -97,8 +97,9 @@ func TestIdleNamesCostNothing(t *testing.T) {
 	takeAndFree := func(n int) {
 		for range n {
 			hold++
-			s.acquire(1, hold, "job/"+strconv.FormatUint(hold, 10))
-			s.release(1, hold)
+			name := "job/" + strconv.FormatUint(hold, 10)
+			s.acquire(1, hold, name)
+			s.release(1, hold, name)
 		}
 		s.flush()
 	}
@@ -130,12 +131,14 @@ func TestBestDaysCostNothing(t *testing.T) {
 			s.acquire(1, i+1, "job/"+strconv.FormatUint(i, 10))
 		}
 		for i := range uint64(names) {
-			s.release(1, i+1)
+			s.release(1, i+1, "job/"+strconv.FormatUint(i, 10))
 		}
 		s.flush()
 	}
 	before := heap()
 	day()
+	s.say(wire.Command{Op: wire.Close, Session: 2}) // the last effects hold on to what they name
+	s.flush()
 	after := heap()
 	require.Zero(t, f.table.n)
 	require.Less(t, after-before, 3<<20, "%d names, heap before: %d", names, before)
@@ -165,22 +168,25 @@ func TestLongLine(t *testing.T) {
 	waiters := sized(100_000, 20_000)
 	f := newLockFSM()
 	s := newSpeaker(t, f, 1, 1)
-	s.acquire(1, 0, "a")
+	s.acquire(1, 1, "a")
 	s.flush()
+	first := uint64(2) // the number of the first one in line
 	fill := func() {
 		for i := range uint64(waiters) {
-			s.acquire(1, i+1, "a")
+			s.acquire(1, first+i, "a")
 		}
 		s.flush()
 	}
 	leave := func(order func(i int) int) time.Duration {
 		start := time.Now()
 		for i := range waiters {
-			s.release(1, uint64(order(i))+1)
+			s.release(1, first+uint64(order(i)), "a")
 		}
 		s.flush()
-		require.Zero(t, f.table.find("a").Waiting())
-		return time.Since(start)
+		took := time.Since(start)
+		require.Zero(t, f.table.line("a").Waiting())
+		first += uint64(waiters)
+		return took
 	}
 	fill()
 	head := leave(func(i int) int { return i })
@@ -201,11 +207,13 @@ func TestLongLine(t *testing.T) {
 
 	// And they are served in order, one entry each, at the same cost.
 	fill()
-	for i := range uint64(waiters) {
-		s.release(1, i)
+	s.release(1, 1, "a")
+	for i := range uint64(waiters) - 1 {
+		s.release(1, first+i, "a")
 	}
 	s.flush()
-	require.True(t, f.table.find("a").Holding() == 1 && f.claim(sessions.ID{Replica: 1, Epoch: 1, Seq: 1}, uint64(waiters)).Holds())
+	last := f.table.claim(sessions.ID{Replica: 1, Epoch: 1, Seq: 1}, "a", first+uint64(waiters)-1)
+	require.True(t, last.Holds() && f.table.line("a").Holding() == 1)
 }
 
 // A session that ends with very many holds, and somebody behind each of them.
@@ -238,7 +246,6 @@ func TestSessionEndsWithManyHolds(t *testing.T) {
 			t.Fatalf("%v, want a grant to 2.1.1 with token %d", x, last)
 		}
 	}
-	require.Empty(t, f.claims[sessions.ID{Replica: 1, Epoch: 1, Seq: 1}])
 	checkFSM(t, f)
 
 	f.apply(wire.AppendEntry(nil, &wire.Entry{Replica: 2, Epoch: 1, Renewal: 1}))
@@ -264,7 +271,7 @@ func TestMarkAndPagesAreShort(t *testing.T) {
 	var took []time.Duration
 	var page []byte
 	for i := range pages {
-		s.release(1, uint64(i)+1)
+		s.release(1, uint64(i)+1, fmt.Sprintf("%060d", i))
 		s.flush()
 		start = time.Now()
 		page = c.take(page[:0], i)
@@ -306,7 +313,7 @@ func BenchmarkApplyAcquireRelease(b *testing.B) {
 					s.acquire(1, hold+k+1, names[(i+int(k))%len(names)])
 				}
 				for k := range uint64(pairs) {
-					s.release(1, hold+k+1)
+					s.release(1, hold+k+1, names[(i+int(k))%len(names)])
 				}
 				hold += pairs
 				s.flush()

@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -37,7 +36,8 @@ var rewrite = flag.Bool("rewrite", false, "write what testdata/fsm/*.txt expect 
 //	1.2 renew 5                  its renewal 5, outside the batches
 //	2.1 expire 1.2 5 10s         replica 2 asks to end what 1.2 has with a TTL up to 10s
 //	1.2 #7 open 1 10s; ...       its batch 7: any of
-//	                             open SESSION TTL, close SESSION, release SESSION/HOLD, cancel SESSION/HOLD,
+//	                             open SESSION TTL, close SESSION,
+//	                             release|cancel SESSION/HOLD [NAME], its own name if none is given,
 //	                             acquire|try SESSION/HOLD NAME [limit=N] [mode=N]
 //	1.2 #7 renewal=5 ...         a renewal that travels with it
 //	raw 02ff                     an entry of these bytes
@@ -70,10 +70,11 @@ type story struct {
 	fsm, strange *lockFSM // strange is told other times and owners
 	last         func()
 	out          strings.Builder
+	names        map[[4]uint64]string // what each acquisition asked for: replica, epoch, session, number
 }
 
 func newStory(t *testing.T) *story {
-	return &story{t: t, fsm: newLockFSM(), strange: newLockFSM()}
+	return &story{t: t, fsm: newLockFSM(), strange: newLockFSM(), names: make(map[[4]uint64]string)}
 }
 
 // tell runs a script and returns it with what really happened.
@@ -163,7 +164,18 @@ func (s *story) entry(line string) *wire.Entry {
 		case words[0] == "renew":
 			e.Renewal = s.number(words[1])
 		default:
-			e.Commands = append(e.Commands, s.command(words))
+			c := s.command(words)
+			key := [4]uint64{e.Replica, e.Epoch, c.Session, c.Hold}
+			switch c.Op {
+			case wire.Acquire:
+				s.names[key] = c.Name
+			case wire.Release, wire.Cancel:
+				c.Lock = hashOf(s.names[key])
+				if len(words) > 2 {
+					c.Lock = hashOf(words[2])
+				}
+			}
+			e.Commands = append(e.Commands, c)
 		}
 	}
 	return e
@@ -236,14 +248,15 @@ func describeFSM(f *lockFSM) string {
 		}
 		b.WriteByte('\n')
 	}
-	for _, page := range f.table.page {
-		for _, name := range slices.Sorted(maps.Keys(page)) {
+	for i := range pages {
+		for _, name := range slices.Sorted(slices.Values(f.table.lineNames(i))) {
+			l := f.table.line(name)
 			fmt.Fprintf(&b, "%s:", name)
-			for c := range page[name].Holders() {
+			for c := range l.Holders() {
 				fmt.Fprintf(&b, " held by %v/%d with token %d", c.Session, c.Seq, c.Token)
 			}
 			sep := ", waiting "
-			for c := range page[name].Waiters() {
+			for c := range l.Waiters() {
 				fmt.Fprintf(&b, "%s%v/%d", sep, c.Session, c.Seq)
 				sep = ", "
 			}
@@ -259,16 +272,19 @@ func describeFSM(f *lockFSM) string {
 // checkFSM checks what must be true of the state after every entry.
 func checkFSM(t testing.TB, f *lockFSM) {
 	t.Helper()
-	lines, claims := 0, 0
+	lines := 0
 	tokens := map[fencing.Token]bool{}
-	for i, page := range f.table.page {
-		if page != nil && len(page) == 0 {
-			t.Fatalf("page %d has no line and keeps its room", i)
+	claims := map[sessions.ID]int{}
+	for i := range pages {
+		if f.table.page[i].index == nil && f.table.lines[i] == nil {
+			continue
 		}
-		for name, l := range page {
+		checkPage(t, &f.table, i)
+		for _, name := range f.table.lineNames(i) {
 			lines++
+			l := f.table.line(name)
 			switch {
-			case name != l.Name || pageOf(name) != i:
+			case name != l.Name || pageOf(hashOf(name)) != i:
 				t.Fatalf("line %q stands as %q on page %d", l.Name, name, i)
 			case l.Empty():
 				t.Fatalf("line %q is empty and not forgotten", name)
@@ -276,13 +292,15 @@ func checkFSM(t testing.TB, f *lockFSM) {
 				t.Fatalf("%q has %d holders", name, l.Holding())
 			case l.Holding() == 0:
 				t.Fatalf("%d wait for %q, which is free", l.Waiting(), name)
+			case l.Waiting() == 0 && f.table.lines[i][name] != nil:
+				t.Fatalf("%q is held alone and no record", name)
 			}
 			for _, side := range []func(func(*queue.Claim) bool){l.Holders(), l.Waiters()} {
 				for c := range side {
-					claims++
-					switch {
-					case f.claims[c.Session][c.Seq] != c || c.Line() != l:
-						t.Fatalf("%q: claim %v/%d is not in the index, or stands elsewhere", name, c.Session, c.Seq)
+					claims[c.Session]++
+					switch own := f.table.claim(c.Session, name, c.Seq); {
+					case own == nil || own.Seq != c.Seq || own.Token != c.Token:
+						t.Fatalf("%q: claim %v/%d is not found", name, c.Session, c.Seq)
 					case f.roll.Session(c.Session) == nil:
 						t.Fatalf("%q: claim %v/%d of a dead session", name, c.Session, c.Seq)
 					case c.Holds() && (c.Token > f.token || tokens[c.Token]):
@@ -293,14 +311,69 @@ func checkFSM(t testing.TB, f *lockFSM) {
 			}
 		}
 	}
-	for id, own := range f.claims {
-		claims -= len(own)
-		if f.roll.Session(id) == nil {
-			t.Fatalf("claims of dead session %v in the index", id)
+	if lines != f.table.n {
+		t.Fatalf("%d lines, counted as %d", lines, f.table.n)
+	}
+	checkMembers(t, f, claims)
+}
+
+// checkPage checks how records are kept.
+func checkPage(t testing.TB, tab *table, i int) {
+	t.Helper()
+	p := &tab.page[i]
+	live, garbage := 0, len(p.names)
+	for slot := range p.records {
+		x := &p.records[slot]
+		if x.member == 0 {
+			continue
+		}
+		live++
+		garbage -= int(x.length)
+		name := p.name(x)
+		if x.hash != hashOf(name) || p.find(x.hash, name) != slot || p.claimed(x.hash, x.member, x.seq) != slot {
+			t.Fatalf("page %d: record %q in slot %d is not found", i, name, slot)
 		}
 	}
-	if claims != 0 || lines != f.table.n {
-		t.Fatalf("%d claims more than in the index; %d lines, counted as %d", claims, lines, f.table.n)
+	entered := 0
+	for _, slot := range p.index {
+		if slot != 0 {
+			entered++
+		}
+	}
+	switch {
+	case live != p.live || entered != live || garbage != p.garbage:
+		t.Fatalf("page %d: %d records counted as %d, %d in the index; %d bytes of garbage counted as %d", i, live, p.live, entered, garbage, p.garbage)
+	case live == 0 && (p.records != nil || p.names != nil || p.index != nil), tab.lines[i] != nil && len(tab.lines[i]) == 0:
+		t.Fatalf("page %d has no line and keeps its room", i)
+	}
+}
+
+// checkMembers checks that the members are the live sessions, and that each leads to
+// its claims, of which there are so many.
+func checkMembers(t testing.TB, f *lockFSM, claims map[sessions.ID]int) {
+	t.Helper()
+	alive := 0
+	for p := range f.roll.Processes() {
+		alive += p.Len()
+	}
+	if alive != len(f.table.byID) {
+		t.Fatalf("%d sessions are alive, %d are members", alive, len(f.table.byID))
+	}
+	for id, m := range f.table.byID {
+		own := &f.table.members[m]
+		n := len(own.claims)
+		for r, prev := own.first, ref(0); r != 0; r, prev = f.table.at(r).next, r {
+			if x := f.table.at(r); x.member != m || x.prev != prev {
+				t.Fatalf("record %q is chained to the wrong ones", f.table.nameAt(r))
+			}
+			n++
+		}
+		if own.id != id || f.roll.Session(id) == nil || n != claims[id] {
+			t.Fatalf("member %v has %d claims, not %d; session on the roll: %v", id, n, claims[id], f.roll.Session(id))
+		}
+		if own.claims != nil && len(own.claims) == 0 {
+			t.Fatalf("member %v keeps the room of its claims", id)
+		}
 	}
 }
 
@@ -332,9 +405,9 @@ func TestLineHasAnEnd(t *testing.T) {
 	f := newLockFSM()
 	say(f, wire.Entry{}, wire.Command{Op: wire.Boot})
 	say(f, wire.Entry{Batch: 1}, wire.Command{Op: wire.Open, Session: 1, TTL: 10_000})
-	l := f.table.edit("a")
 	id := sessions.ID{Replica: 1, Epoch: 1, Seq: 1}
-	f.grant(l, &queue.Claim{Session: id, Mode: queue.Exclusive}, 0)
+	l := f.table.addLine(pageOf(hashOf("a")), "a")
+	l.Hold(&queue.Claim{Session: id, Mode: queue.Exclusive}, 1)
 	for range wire.MaxWaiters - 1 {
 		l.Wait(&queue.Claim{Session: id, Mode: queue.Exclusive})
 	}
@@ -422,6 +495,7 @@ func TestRestoreRefusesWhatCannotBe(t *testing.T) {
 		roll := new(sessions.Roll)
 		roll.Boot(1, 1)
 		roll.Open(sessions.Session{ID: id})
+		roll.Number(id, 2)
 		var b bytes.Buffer
 		w := wire.NewSnapshotWriter(&b)
 		_, _ = w.Write(wire.AppendHead(nil, wire.Head{Token: 10, Roll: roll, Lines: len(ls)}))
@@ -438,6 +512,7 @@ func TestRestoreRefusesWhatCannotBe(t *testing.T) {
 		"a line that stands twice":  {line("a", id, 1, 1), line("a", id, 2, 2)},
 		"a claim that stands twice": {line("a", id, 1, 1), line("b", id, 1, 2)},
 		"a token never granted":     {line("a", id, 1, 11)},
+		"a number never given":      {line("a", id, 3, 1)},
 		"a session not on the roll": {line("a", sessions.ID{Replica: 1, Epoch: 1, Seq: 2}, 1, 1)},
 		"a life that is over":       {line("a", sessions.ID{Replica: 1, Epoch: 2, Seq: 1}, 1, 1)},
 	} {
@@ -469,7 +544,7 @@ func TestMachineSnapshot(t *testing.T) {
 
 	var b bytes.Buffer
 	save := m.snapshot()
-	release := wire.Entry{Replica: 1, Epoch: 1, Batch: 2, Commands: []wire.Command{{Op: wire.Release, Session: 1, Hold: 1}, {Op: wire.Close, Session: 1}}}
+	release := wire.Entry{Replica: 1, Epoch: 1, Batch: 2, Commands: []wire.Command{{Op: wire.Release, Session: 1, Hold: 1, Lock: hashOf("a")}, {Op: wire.Close, Session: 1}}}
 	m.apply([]logEntry{{1, wire.AppendEntry(nil, &release)}})
 	require.NoError(t, save(&b, nil))
 	require.Equal(t, want, b.Bytes(), "the state at the mark, and not that of the moment it is written")
@@ -514,6 +589,6 @@ func TestEndedCaptureGivesNothing(t *testing.T) {
 func TestPageOfANameIsForEver(t *testing.T) {
 	require.Equal(t, 4096, pages)
 	for name, page := range map[string]int{"": 0, "a": 816, "invoice/2026-00017": 1685, "Größe/€": 780} {
-		require.Equal(t, page, pageOf(name), name)
+		require.Equal(t, page, pageOf(hashOf(name)), name)
 	}
 }

@@ -182,7 +182,7 @@ func (n *Node) reconcileSessions(f *lockFSM, p *sessions.Process) {
 // reconcileClaim settles a claim whose batch was applied. What stands in no line is
 // over: as its session lives and it was not cancelled, it was refused.
 func (n *Node) reconcileClaim(f *lockFSM, c *claim) {
-	switch own := f.claim(c.session.id, c.seq); {
+	switch own := f.table.claim(c.session.id, c.name, c.seq); {
 	case own == nil && c.hold != nil:
 		n.forgetClaim(c)
 	case own == nil && c.wait:

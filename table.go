@@ -6,121 +6,348 @@ import (
 	"slices"
 	"unsafe"
 
-	"github.com/quorumlock/quorumlock/internal/wire"
 	"github.com/quorumlock/quorumlock/queue"
+	"github.com/quorumlock/quorumlock/sessions"
 )
 
 // pages is how many pages the table has. It sets the order of lines in a snapshot,
 // so it is part of the format.
 const pages = 1 << 12
 
-// A table finds a line by its name, and can be captured in constant time while it
-// goes on changing: a page that is about to change while a capture has not saved
-// it yet is saved first. Only lines that somebody holds or waits for are in it.
+// A table is every lock that somebody holds or waits for. One that is held alone
+// and has no waiter is a record in a page; any other is a queue.Line. Which of the
+// two a lock is shows nowhere: not in an effect, not in a snapshot.
 type table struct {
-	page    [pages]map[string]*queue.Line
+	page    [pages]page
+	lines   [pages]map[string]*queue.Line
 	n       int
 	capture *capture
+
+	members []member // of sessions; the first is nobody
+	byID    map[sessions.ID]uint32
+	vacant  []uint32
+	recent  uint32 // the member that was looked up last: a batch is mostly of one session
 }
 
-// A capture is the table as it was at one moment.
-type capture struct {
-	lines int           // how many there were
-	saved [pages][]byte // pages that changed since, as they were
-	done  [pages]bool   // pages that have been saved or handed out
-	table *table        // nil once it was dropped
+// A member is a live session, and the way to all its claims.
+type member struct {
+	id     sessions.ID
+	first  ref                     // of its records
+	claims map[uint64]*queue.Claim // those in lines, by acquisition number
 }
 
-var pageTable = crc32.MakeTable(crc32.Castagnoli)
+// A spot is where a name is in the table, or would be.
+type spot struct {
+	hash uint32
+	page int
+	name string      // valid for as long as the caller's
+	slot int         // of its record, or -1
+	line *queue.Line // or nil
+}
 
-// pageOf tells the page of a name: a hash that is the same everywhere and for ever.
-func pageOf(name string) int {
+var hashTable = crc32.MakeTable(crc32.Castagnoli)
+
+// hashOf is a hash of a name that is the same everywhere and for ever.
+func hashOf(name string) uint32 {
 	b := unsafe.Slice(unsafe.StringData(name), len(name)) // only read, and not kept
-	return int(crc32.Update(0, pageTable, b) % pages)
+	return crc32.Update(0, hashTable, b)
 }
 
-// find returns the line of a name, or nil if nobody holds or waits for it.
-func (t *table) find(name string) *queue.Line { return t.page[pageOf(name)][name] }
+func pageOf(hash uint32) int { return int(hash % pages) }
 
-// edit returns the line of a name, made if need be, for a change.
-func (t *table) edit(name string) *queue.Line {
-	i := pageOf(name)
-	t.touch(i)
-	l := t.page[i][name]
-	if l == nil {
-		l = &queue.Line{Name: name}
-		t.put(l)
+func (t *table) seek(name string) spot {
+	s := spot{hash: hashOf(name), name: name}
+	s.page = pageOf(s.hash)
+	s.line = t.lines[s.page][name]
+	s.slot = -1
+	if s.line == nil {
+		s.slot = t.page[s.page].find(s.hash, name)
 	}
-	return l
+	return s
 }
 
-// put adds a line whose name is not in the table.
-func (t *table) put(l *queue.Line) {
-	i := pageOf(l.Name)
-	if t.page[i] == nil {
-		t.page[i] = make(map[string]*queue.Line)
+// free reports whether nobody holds or waits for the name.
+func (s *spot) free() bool { return s.line == nil && s.slot < 0 }
+
+// waiting returns how many wait for the name.
+func (s *spot) waiting() uint64 {
+	if s.line == nil {
+		return 0
 	}
-	t.page[i][l.Name] = l
+	return uint64(s.line.Waiting())
+}
+
+// enroll makes a session known.
+func (t *table) enroll(id sessions.ID) {
+	if t.member(id) != 0 {
+		return
+	}
+	if t.byID == nil {
+		t.byID = make(map[sessions.ID]uint32)
+		t.members = make([]member, 1)
+	}
+	m := uint32(len(t.members))
+	if k := len(t.vacant); k > 0 {
+		m, t.vacant = t.vacant[k-1], t.vacant[:k-1]
+		t.members[m] = member{id: id}
+	} else {
+		t.members = append(t.members, member{id: id})
+	}
+	t.byID[id] = m
+}
+
+// dismiss forgets a session with all its claims, and returns the lines that they
+// left, which are to be looked after. What it held alone is free.
+func (t *table) dismiss(id sessions.ID) (lines []*queue.Line) {
+	m := t.member(id)
+	if m == 0 {
+		return nil
+	}
+	for t.members[m].first != 0 {
+		t.drop(t.members[m].first)
+	}
+	own := t.members[m].claims
+	for _, seq := range slices.Sorted(maps.Keys(own)) {
+		c := own[seq]
+		lines = append(lines, c.Line())
+		t.touch(pageOf(hashOf(c.Line().Name)), c.Line().Name)
+		c.Leave()
+	}
+	t.members[m] = member{}
+	t.vacant = append(t.vacant, m)
+	delete(t.byID, id)
+	return lines
+}
+
+// leave takes a claim out of its line, which is to be looked after.
+func (t *table) leave(c *queue.Claim) {
+	t.touch(pageOf(hashOf(c.Line().Name)), c.Line().Name)
+	c.Leave()
+	t.unindex(c)
+}
+
+// member returns a live session's number, or 0.
+func (t *table) member(id sessions.ID) uint32 {
+	if len(t.members) > 0 && t.members[t.recent].id == id && !id.IsZero() {
+		return t.recent
+	}
+	m := t.byID[id]
+	if m != 0 {
+		t.recent = m
+	}
+	return m
+}
+
+// hold stores a lock that is held alone at a spot that is free. Who holds it is in
+// the record, the rest is filled in.
+func (t *table) hold(s spot, x record) {
+	t.touch(s.page, s.name)
+	p, own := &t.page[s.page], &t.members[x.member]
+	x.hash, x.next = s.hash, own.first
+	slot := p.add(x, s.name)
+	r := refOf(s.page, slot)
+	if own.first != 0 {
+		t.at(own.first).prev = r
+	}
+	own.first = r
 	t.n++
 }
 
-// touchLine announces a change of a line that is in the table.
-func (t *table) touchLine(l *queue.Line) { t.touch(pageOf(l.Name)) }
+func (t *table) at(r ref) *record { return &t.page[r.page()].records[r.slot()] }
 
-// tidy forgets a line that nobody holds or waits for any more.
-func (t *table) tidy(l *queue.Line) {
-	if !l.Empty() {
-		return
+// held returns the record of a claim, or 0.
+func (t *table) held(m, hash uint32, seq uint64) ref {
+	i := pageOf(hash)
+	if slot := t.page[i].claimed(hash, m, seq); slot >= 0 {
+		return refOf(i, slot)
 	}
-	i := pageOf(l.Name)
-	delete(t.page[i], l.Name)
+	return 0
+}
+
+// drop forgets a record, and with it the lock.
+func (t *table) drop(r ref) {
+	i := r.page()
+	p := &t.page[i]
+	t.touch(i, t.nameAt(r))
+	t.unchain(r)
+	p.remove(r.slot())
+	if len(p.records) >= 64 && 4*p.live < len(p.records) {
+		t.squeeze(i)
+	}
 	t.n--
-	if len(t.page[i]) == 0 {
-		t.page[i] = nil // a map keeps the room of its best days; an idle name costs nothing
+}
+
+func (t *table) unchain(r ref) {
+	x := t.at(r)
+	if x.prev != 0 {
+		t.at(x.prev).next = x.next
+	} else {
+		t.members[x.member].first = x.next
+	}
+	if x.next != 0 {
+		t.at(x.next).prev = x.prev
 	}
 }
 
-func (t *table) touch(i int) {
-	if c := t.capture; c != nil && !c.done[i] {
-		c.done[i] = true
-		c.saved[i] = t.encode(nil, i)
+// squeeze gives back the room of a page's better days: its records move up.
+func (t *table) squeeze(i int) {
+	p := &t.page[i]
+	to := 0
+	for slot := range p.records {
+		x := p.records[slot]
+		if x.member == 0 {
+			continue
+		}
+		p.records[to] = x
+		r := refOf(i, to)
+		if x.prev != 0 {
+			t.at(x.prev).next = r
+		} else {
+			t.members[x.member].first = r
+		}
+		if x.next != 0 {
+			t.at(x.next).prev = r
+		}
+		to++
+	}
+	p.records = slices.Clone(p.records[:to])
+	p.free = 0
+	size := 8
+	for 3*size < 4*(to+1) {
+		size *= 2
+	}
+	p.reindex(size)
+	p.repack()
+}
+
+// nameAt returns the name of a record. It stays valid.
+func (t *table) nameAt(r ref) string { return t.page[r.page()].name(t.at(r)) }
+
+// has reports whether a line is in the table.
+func (t *table) has(l *queue.Line) bool { return t.lines[pageOf(hashOf(l.Name))][l.Name] == l }
+
+// claimOf returns a record's claim.
+func (t *table) claimOf(x *record) queue.Claim {
+	return queue.Claim{Session: t.members[x.member].id, Seq: x.seq, Mode: queue.Exclusive, At: x.at}
+}
+
+// edit returns the line at a spot that is not free, for a change: somebody is to
+// wait behind its holder.
+func (t *table) edit(s spot) *queue.Line {
+	t.touch(s.page, s.name)
+	if s.line != nil {
+		return s.line
+	}
+	p := &t.page[s.page]
+	x := p.records[s.slot]
+	c := t.claimOf(&x)
+	l := t.addLine(s.page, p.name(&x))
+	t.unchain(refOf(s.page, s.slot))
+	p.remove(s.slot)
+	l.Hold(&c, x.token)
+	t.index(&c)
+	return l
+}
+
+// addLine adds an empty line under a name that is not among the lines.
+func (t *table) addLine(i int, name string) *queue.Line {
+	if t.lines[i] == nil {
+		t.lines[i] = make(map[string]*queue.Line)
+	}
+	l := &queue.Line{Name: string([]byte(name))}
+	t.lines[i][l.Name] = l
+	return l
+}
+
+func (t *table) removeLine(i int, l *queue.Line) {
+	delete(t.lines[i], l.Name)
+	if len(t.lines[i]) == 0 {
+		t.lines[i] = nil // a map keeps the room of its best days
 	}
 }
 
-// encode appends page i to b, in the order of names.
-func (t *table) encode(b []byte, i int) []byte {
-	for _, name := range slices.Sorted(maps.Keys(t.page[i])) {
-		b = wire.AppendLine(b, t.page[i][name])
+// settle puts a line that has changed where it belongs: a line that nobody holds is
+// forgotten, and one that is held alone becomes a record again.
+func (t *table) settle(l *queue.Line) {
+	s := spot{hash: hashOf(l.Name), name: l.Name}
+	s.page = pageOf(s.hash)
+	switch {
+	case l.Empty():
+		t.removeLine(s.page, l)
+		t.n--
+	case l.Holding() == 1 && l.Waiting() == 0:
+		for c := range l.Holders() {
+			t.unindex(c)
+			t.removeLine(s.page, l)
+			t.n--
+			t.hold(s, record{seq: c.Seq, token: c.Token, at: c.At, member: t.member(c.Session)})
+		}
 	}
-	return b
 }
 
-// mark begins a capture. There is one at a time.
-func (t *table) mark() *capture {
-	c := &capture{lines: t.n, table: t}
-	t.capture = c
-	return c
+func (t *table) index(c *queue.Claim) {
+	own := &t.members[t.member(c.Session)]
+	if own.claims == nil {
+		own.claims = make(map[uint64]*queue.Claim)
+	}
+	own.claims[c.Seq] = c
 }
 
-// take appends page i as it was at the mark to b, and lets go of it. Each page is
-// taken once, under the same lock as every change of the table.
-func (c *capture) take(b []byte, i int) []byte {
-	if c.table == nil || c.table.capture != c {
-		panic("quorumlock: page taken of a capture that has ended") // the table has moved on unsaved
+func (t *table) unindex(c *queue.Claim) {
+	own := &t.members[t.member(c.Session)]
+	delete(own.claims, c.Seq)
+	if len(own.claims) == 0 {
+		own.claims = nil // a map keeps the room of its best days
 	}
-	if c.done[i] {
-		b = append(b, c.saved[i]...)
-		c.saved[i] = nil
-		return b
-	}
-	c.done[i] = true
-	return c.table.encode(b, i)
 }
 
-// drop ends the capture.
-func (c *capture) drop() {
-	if c.table != nil && c.table.capture == c {
-		c.table.capture = nil
+// line returns a name's line, for a look and not for a change, or nil if nobody
+// holds or waits for it.
+func (t *table) line(name string) *queue.Line {
+	s := t.seek(name)
+	if s.slot < 0 {
+		return s.line
 	}
-	c.table = nil
+	return new(recordView).of(t, &t.page[s.page], s.slot)
+}
+
+// claim returns the claim that a live session has on a name, for a look, or nil.
+func (t *table) claim(id sessions.ID, name string, seq uint64) *queue.Claim {
+	m := t.byID[id] // not member, which notes what it found: looks may run side by side
+	if m == 0 {
+		return nil
+	}
+	if r := t.held(m, hashOf(name), seq); r != 0 {
+		c := t.claimOf(t.at(r))
+		c.Token = t.at(r).token
+		return &c
+	}
+	return t.members[m].claims[seq]
+}
+
+// lineNames returns the names on page i, in no order. They stay valid.
+func (t *table) lineNames(i int) []string {
+	names := slices.Collect(maps.Keys(t.lines[i]))
+	p := &t.page[i]
+	for slot := range p.records {
+		if x := &p.records[slot]; x.member != 0 {
+			names = append(names, p.name(x))
+		}
+	}
+	return names
+}
+
+// adopt takes over a line that a snapshot holds.
+func (t *table) adopt(l *queue.Line) {
+	s := spot{hash: hashOf(l.Name), name: l.Name}
+	s.page = pageOf(s.hash)
+	t.n++
+	t.addLine(s.page, l.Name)
+	t.lines[s.page][l.Name] = l
+	for _, side := range []func(func(*queue.Claim) bool){l.Holders(), l.Waiters()} {
+		for c := range side {
+			t.index(c)
+		}
+	}
+	t.settle(l)
 }

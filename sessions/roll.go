@@ -28,6 +28,9 @@ type Process struct {
 	// without a gap and applied in that order, so this one number is all the
 	// memory it takes to apply each of them once.
 	Batch uint64
+	// Claimed is the number of the last acquisition of the process. They are
+	// numbered in the order in which they are asked for.
+	Claimed uint64
 
 	sessions map[uint64]*Session
 }
@@ -149,6 +152,17 @@ func (r *Roll) Admit(replica, epoch, n uint64) Verdict {
 	}
 	p.Batch = n
 	return Fresh
+}
+
+// Number notes acquisition n of a live session's process and reports whether it is
+// a new one: numbers only grow.
+func (r *Roll) Number(id ID, n uint64) bool {
+	p := r.Process(id.Replica, id.Epoch)
+	if p == nil || n <= p.Claimed {
+		return false
+	}
+	p.Claimed = n
+	return true
 }
 
 // Open puts a session on the roll and reports whether it is on it: false when its

@@ -118,6 +118,15 @@ func (r *reader) uint8() uint8 {
 	return uint8(v)
 }
 
+func (r *reader) uint32() uint32 {
+	v := r.uint()
+	if v > math.MaxUint32 {
+		r.fail("number %d", v)
+		return 0
+	}
+	return uint32(v)
+}
+
 func (r *reader) int() int64 {
 	if r.err != nil {
 		return 0

@@ -46,11 +46,12 @@ type Entry struct {
 // zero and are not written.
 type Command struct {
 	Op      Op
+	Mode    uint8  // Acquire
+	Wait    bool   // Acquire: stand in line if it cannot be had at once
+	Lock    uint32 // Release, Cancel: hash of the lock's name, by which the claim is found
 	Session uint64 // Open, Close, Acquire, Release, Cancel: session number in the process
 	Hold    uint64 // Acquire, Release, Cancel: acquisition number in the process
 	Name    string // Acquire
-	Mode    uint8  // Acquire
-	Wait    bool   // Acquire: stand in line if it cannot be had at once
 	Limit   uint64 // Acquire: how many may stand in line already
 	TTL     uint64 // Open, Expire: milliseconds
 	Owner   string // Open
@@ -71,7 +72,7 @@ func arity(op Op) int {
 	case Acquire:
 		return 7
 	case Release, Cancel:
-		return 3
+		return 4
 	case Expire:
 		return 5
 	}
@@ -117,6 +118,7 @@ func (w writer) command(c *Command) {
 	case Release, Cancel:
 		w.uint(c.Session)
 		w.uint(c.Hold)
+		w.uint(uint64(c.Lock))
 	case Expire:
 		w.uint(c.Replica)
 		w.uint(c.Epoch)
@@ -196,6 +198,7 @@ func (r *reader) command(c *Command) {
 	case Release, Cancel:
 		c.Session = r.uint()
 		c.Hold = r.uint()
+		c.Lock = r.uint32()
 	case Expire:
 		c.Replica = r.uint()
 		c.Epoch = r.uint()

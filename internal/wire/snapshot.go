@@ -56,11 +56,12 @@ func (w writer) roll(roll *sessions.Roll) {
 	}
 	w.array(n)
 	for p := range roll.Processes() {
-		w.array(5)
+		w.array(6)
 		w.uint(p.Replica)
 		w.uint(p.Epoch)
 		w.uint(p.Renewal)
 		w.uint(p.Batch)
+		w.uint(p.Claimed)
 		w.array(p.Len())
 		for s := range p.Sessions() {
 			w.array(4)
@@ -173,8 +174,8 @@ func (s *SnapshotReader) Line() (*queue.Line, error) {
 func (r *reader) roll(roll *sessions.Roll) {
 	n := r.arrayLen(1<<20, "processes")
 	for i := 0; i < n && r.err == nil; i++ {
-		r.array(5, "process")
-		p := sessions.Process{Replica: r.uint(), Epoch: r.uint(), Renewal: r.uint(), Batch: r.uint()}
+		r.array(6, "process")
+		p := sessions.Process{Replica: r.uint(), Epoch: r.uint(), Renewal: r.uint(), Batch: r.uint(), Claimed: r.uint()}
 		if r.err == nil && (p.Replica == 0 || p.Epoch == 0) {
 			r.fail("process %d.%d", p.Replica, p.Epoch)
 		}

@@ -1,0 +1,110 @@
+package quorumlock
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/quorumlock/quorumlock/internal/wire"
+	"github.com/quorumlock/quorumlock/queue"
+)
+
+// A capture is the table as it was at one moment, while the table goes on changing:
+// of each line that changes before its page was taken, it keeps what the line was.
+type capture struct {
+	lines int                      // how many there were
+	was   [pages]map[string][]byte // lines that changed since, as they were; nil for none
+	taken [pages]bool
+	table *table // nil once it was dropped
+}
+
+// mark begins a capture. There is one at a time.
+func (t *table) mark() *capture {
+	c := &capture{lines: t.n, table: t}
+	t.capture = c
+	return c
+}
+
+// touch announces that the line of a name on page i is about to change.
+func (t *table) touch(i int, name string) {
+	c := t.capture
+	if c == nil || c.taken[i] {
+		return
+	}
+	if _, kept := c.was[i][name]; kept {
+		return
+	}
+	if c.was[i] == nil {
+		c.was[i] = make(map[string][]byte)
+	}
+	name = strings.Clone(name) // it may be a view of what is about to change
+	var was []byte
+	if l := t.line(name); l != nil {
+		was = wire.AppendLine(nil, l)
+	}
+	c.was[i][name] = was
+}
+
+// take appends page i as it was at the mark to b, in the order of names. Each page
+// is taken once, under the same lock as every change of the table.
+func (c *capture) take(b []byte, i int) []byte {
+	if c.table == nil || c.table.capture != c {
+		panic("quorumlock: page taken of a capture that has ended") // the table has moved on unsaved
+	}
+	was := c.was[i]
+	c.taken[i], c.was[i] = true, nil
+	if len(was) == 0 {
+		return c.table.encode(b, i)
+	}
+	now := c.table.lineNames(i)
+	names := slices.AppendSeq(now, maps.Keys(was))
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		if line, changed := was[name]; changed {
+			b = append(b, line...)
+		} else {
+			b = wire.AppendLine(b, c.table.line(name))
+		}
+	}
+	return b
+}
+
+// drop ends the capture.
+func (c *capture) drop() {
+	if c.table != nil && c.table.capture == c {
+		c.table.capture = nil
+	}
+	c.table = nil
+}
+
+// encode appends page i to b, in the order of names.
+func (t *table) encode(b []byte, i int) []byte {
+	p := &t.page[i]
+	slots := p.sorted()
+	var view recordView
+	for _, name := range slices.Sorted(maps.Keys(t.lines[i])) {
+		for len(slots) > 0 && p.name(&p.records[slots[0]]) < name {
+			b = wire.AppendLine(b, view.of(t, p, slots[0]))
+			slots = slots[1:]
+		}
+		b = wire.AppendLine(b, t.lines[i][name])
+	}
+	for _, slot := range slots {
+		b = wire.AppendLine(b, view.of(t, p, slot))
+	}
+	return b
+}
+
+// A recordView shows one record after the other as a line.
+type recordView struct {
+	line  queue.Line
+	claim queue.Claim
+}
+
+// of is good until the next call.
+func (v *recordView) of(t *table, p *page, slot int) *queue.Line {
+	x := &p.records[slot]
+	v.line, v.claim = queue.Line{Name: p.name(x)}, t.claimOf(x)
+	v.line.Hold(&v.claim, x.token)
+	return &v.line
+}

@@ -1,0 +1,177 @@
+package quorumlock
+
+import (
+	"slices"
+	"strings"
+	"unsafe"
+
+	"github.com/quorumlock/quorumlock/fencing"
+)
+
+// A ref names a record: its page and its slot in it. Zero names none.
+type ref uint32
+
+const slotBits = 32 - 12 // what pages leaves of a ref
+
+func refOf(page, slot int) ref { return ref(page<<slotBits|slot) + 1 }
+
+func (r ref) page() int { return int(r-1) >> slotBits }
+func (r ref) slot() int { return int(r-1) & (1<<slotBits - 1) }
+
+// A record is a lock that one claim holds alone and nobody waits for, which is what
+// nearly all locks are at any moment: a line and a claim in 48 bytes without a
+// pointer, so that two million of them are nothing to the garbage collector. The
+// idea is that of thin locks (Bacon et al., PLDI 1998).
+type record struct {
+	seq        uint64
+	token      fencing.Token
+	at         int64
+	member     uint32 // whose it is; 0 for a free slot
+	hash       uint32 // of the name
+	name       uint32 // where it begins in the page's names
+	length     uint32 // of the name; in a free slot: the next free one
+	prev, next ref    // the others of this member
+}
+
+// A page is a part of the table: records, their names one behind the other, and an
+// open-addressing index with linear probing over them.
+type page struct {
+	index   []uint32 // slot+1 by hash; 0 for empty; its length is a power of two
+	records []record
+	names   []byte
+	free    uint32 // first free slot + 1
+	live    int
+	garbage int // bytes of names that are no record's
+}
+
+// name returns the name of a record without copying it. It stays valid, since names
+// are never written over.
+func (p *page) name(r *record) string {
+	return unsafe.String(unsafe.SliceData(p.names[r.name:]), r.length)
+}
+
+// home is where the search for a hash begins. The low bits chose the page.
+func (p *page) home(hash uint32) int { return int(hash>>12) & (len(p.index) - 1) }
+
+// find returns the slot of a name's record, or -1.
+func (p *page) find(hash uint32, name string) int {
+	return p.search(hash, func(r *record) bool { return p.name(r) == name })
+}
+
+// claimed returns the slot of the record that is held by this claim, or -1.
+func (p *page) claimed(hash, member uint32, seq uint64) int {
+	return p.search(hash, func(r *record) bool { return r.member == member && r.seq == seq })
+}
+
+func (p *page) search(hash uint32, is func(*record) bool) int {
+	if p.live == 0 {
+		return -1
+	}
+	for i := p.home(hash); ; i = (i + 1) & (len(p.index) - 1) {
+		slot := int(p.index[i]) - 1
+		if slot < 0 {
+			return -1
+		}
+		if r := &p.records[slot]; r.hash == hash && is(r) {
+			return slot
+		}
+	}
+}
+
+// add stores a record under a name that is not there and returns its slot.
+func (p *page) add(r record, name string) int {
+	if 4*(p.live+1) > 3*len(p.index) {
+		p.reindex(max(8, 2*len(p.index)))
+	}
+	r.name, r.length = uint32(len(p.names)), uint32(len(name))
+	p.names = append(p.names, name...)
+	slot := int(p.free) - 1
+	if slot >= 0 {
+		p.free = p.records[slot].length
+		p.records[slot] = r
+	} else {
+		slot = len(p.records)
+		p.records = append(p.records, r)
+	}
+	p.live++
+	p.enter(slot)
+	return slot
+}
+
+func (p *page) enter(slot int) {
+	i := p.home(p.records[slot].hash)
+	for p.index[i] != 0 {
+		i = (i + 1) & (len(p.index) - 1)
+	}
+	p.index[i] = uint32(slot) + 1
+}
+
+func (p *page) reindex(size int) {
+	p.index = make([]uint32, size)
+	for slot := range p.records {
+		if p.records[slot].member != 0 {
+			p.enter(slot)
+		}
+	}
+}
+
+// remove forgets the record in a slot.
+func (p *page) remove(slot int) {
+	r := &p.records[slot]
+	p.unlink(slot, r.hash)
+	p.garbage += int(r.length)
+	*r = record{length: p.free}
+	p.free = uint32(slot) + 1
+	p.live--
+	switch {
+	case p.live == 0:
+		*p = page{} // an idle name costs nothing
+	case p.garbage > 1024 && 2*p.garbage > len(p.names):
+		p.repack()
+	}
+}
+
+// unlink takes a slot out of the index, and moves those behind it up, so that no
+// search ends too early at the gap.
+func (p *page) unlink(slot int, hash uint32) {
+	mask := len(p.index) - 1
+	i := p.home(hash)
+	for p.index[i] != uint32(slot)+1 {
+		i = (i + 1) & mask
+	}
+	for j := (i + 1) & mask; p.index[j] != 0; j = (j + 1) & mask {
+		home := p.home(p.records[p.index[j]-1].hash)
+		if (j-home)&mask >= (j-i)&mask {
+			p.index[i] = p.index[j]
+			i = j
+		}
+	}
+	p.index[i] = 0
+}
+
+// repack writes the names anew, without the garbage.
+func (p *page) repack() {
+	names := make([]byte, 0, len(p.names)-p.garbage+len(p.names)/8)
+	for slot := range p.records {
+		if r := &p.records[slot]; r.member != 0 {
+			at := uint32(len(names))
+			names = append(names, p.name(r)...)
+			r.name = at
+		}
+	}
+	p.names, p.garbage = names, 0
+}
+
+// sorted returns the slots in the order of their names.
+func (p *page) sorted() []int {
+	slots := make([]int, 0, p.live)
+	for slot := range p.records {
+		if p.records[slot].member != 0 {
+			slots = append(slots, slot)
+		}
+	}
+	slices.SortFunc(slots, func(a, b int) int {
+		return strings.Compare(p.name(&p.records[a]), p.name(&p.records[b]))
+	})
+	return slots
+}
