@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/quorumlock/quorumlock/fencing"
@@ -135,7 +136,7 @@ func (f *lockFSM) command(id sessions.ID, at int64, c *wire.Command) {
 }
 
 func (f *lockFSM) open(id sessions.ID, at int64, c *wire.Command) {
-	f.roll.Open(sessions.Session{ID: id, TTL: ttlOf(c), Owner: c.Owner, OpenedAt: at})
+	f.roll.Open(sessions.Session{ID: id, TTL: ttlOf(c), Owner: strings.Clone(c.Owner), OpenedAt: at})
 	f.table.enroll(id)
 	f.emit(effect{kind: opened, session: id})
 }

@@ -335,8 +335,8 @@ func checkPage(t testing.TB, tab *table, i int) {
 		}
 	}
 	entered := 0
-	for _, slot := range p.index {
-		if slot != 0 {
+	for _, e := range p.index {
+		if e.slot != 0 {
 			entered++
 		}
 	}

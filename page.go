@@ -33,10 +33,14 @@ type record struct {
 	prev, next ref    // the others of this member
 }
 
+// An entry of a page's index: the hash, so that a search that goes past it need not
+// look at its record, and slot+1; 0 for empty.
+type entry struct{ hash, slot uint32 }
+
 // A page is a part of the table: records, their names one behind the other, and an
 // open-addressing index with linear probing over them.
 type page struct {
-	index   []uint32 // slot+1 by hash; 0 for empty; its length is a power of two
+	index   []entry // its length is a power of two
 	records []record
 	names   []byte
 	free    uint32 // first free slot + 1
@@ -68,12 +72,12 @@ func (p *page) search(hash uint32, is func(*record) bool) int {
 		return -1
 	}
 	for i := p.home(hash); ; i = (i + 1) & (len(p.index) - 1) {
-		slot := int(p.index[i]) - 1
-		if slot < 0 {
+		e := p.index[i]
+		if e.slot == 0 {
 			return -1
 		}
-		if r := &p.records[slot]; r.hash == hash && is(r) {
-			return slot
+		if e.hash == hash && is(&p.records[e.slot-1]) {
+			return int(e.slot) - 1
 		}
 	}
 }
@@ -99,15 +103,16 @@ func (p *page) add(r record, name string) int {
 }
 
 func (p *page) enter(slot int) {
-	i := p.home(p.records[slot].hash)
-	for p.index[i] != 0 {
+	hash := p.records[slot].hash
+	i := p.home(hash)
+	for p.index[i].slot != 0 {
 		i = (i + 1) & (len(p.index) - 1)
 	}
-	p.index[i] = uint32(slot) + 1
+	p.index[i] = entry{hash, uint32(slot) + 1}
 }
 
 func (p *page) reindex(size int) {
-	p.index = make([]uint32, size)
+	p.index = make([]entry, size)
 	for slot := range p.records {
 		if p.records[slot].member != 0 {
 			p.enter(slot)
@@ -136,17 +141,16 @@ func (p *page) remove(slot int) {
 func (p *page) unlink(slot int, hash uint32) {
 	mask := len(p.index) - 1
 	i := p.home(hash)
-	for p.index[i] != uint32(slot)+1 {
+	for p.index[i].slot != uint32(slot)+1 {
 		i = (i + 1) & mask
 	}
-	for j := (i + 1) & mask; p.index[j] != 0; j = (j + 1) & mask {
-		home := p.home(p.records[p.index[j]-1].hash)
-		if (j-home)&mask >= (j-i)&mask {
+	for j := (i + 1) & mask; p.index[j].slot != 0; j = (j + 1) & mask {
+		if (j-p.home(p.index[j].hash))&mask >= (j-i)&mask {
 			p.index[i] = p.index[j]
 			i = j
 		}
 	}
-	p.index[i] = 0
+	p.index[i] = entry{}
 }
 
 // repack writes the names anew, without the garbage.

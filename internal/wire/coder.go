@@ -2,8 +2,10 @@ package wire
 
 import (
 	"bytes"
+	"io"
 	"math"
 	"sync"
+	"unsafe"
 
 	"github.com/vmihailenco/msgpack/v5"
 )
@@ -37,9 +39,9 @@ func (w writer) bool(v bool)     { _ = w.enc.EncodeBool(v) }
 // zeroes.
 type reader struct {
 	src *bytes.Reader // nil when it reads from a stream, whose length is unknown
+	buf []byte        // what src reads
 	dec *msgpack.Decoder
 	err error
-	tmp []byte
 }
 
 var readers = sync.Pool{New: func() any {
@@ -50,6 +52,7 @@ var readers = sync.Pool{New: func() any {
 func getReader(b []byte) *reader {
 	r := readers.Get().(*reader)
 	r.src.Reset(b)
+	r.buf = b
 	r.dec.ResetReader(r.src)
 	r.err = nil
 	return r
@@ -57,6 +60,7 @@ func getReader(b []byte) *reader {
 
 func (r *reader) put() {
 	r.src.Reset(nil)
+	r.buf = nil
 	readers.Put(r)
 }
 
@@ -164,18 +168,25 @@ func (r *reader) text(limit int, what string) string {
 		r.fail("%s: length %d", what, n)
 		return ""
 	}
-	if cap(r.tmp) < n {
-		r.tmp = make([]byte, max(n, MaxName))
-	}
-	b := r.tmp[:n]
-	if err := r.dec.ReadFull(b); err != nil {
-		r.fail("%s: %v", what, err)
-		return ""
-	}
-	s := string(b)
+	s := r.view(n)
 	if !ValidText(s, limit) {
 		r.fail("%s is not UTF-8", what)
 		return ""
 	}
 	return s
+}
+
+// view reads n bytes: without copying them if they are in memory.
+func (r *reader) view(n int) string {
+	if r.src != nil {
+		at := len(r.buf) - r.src.Len()
+		_, _ = r.src.Seek(int64(n), io.SeekCurrent) // there are so many
+		return unsafe.String(unsafe.SliceData(r.buf[at:]), n)
+	}
+	b := make([]byte, n)
+	if err := r.dec.ReadFull(b); err != nil {
+		r.fail("text: %v", err)
+		return ""
+	}
+	return unsafe.String(unsafe.SliceData(b), n)
 }
