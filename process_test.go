@@ -25,6 +25,10 @@ import (
 // on its standard input and ends with it. Times are those of one clock, bootTime,
 // which all processes of a machine share.
 
+// longVar makes TestProcessesHolderKilledOrStopped use the default TTL. It then takes
+// twice as long.
+const longVar = "QUORUMLOCK_TEST_LONG"
+
 // maxChildLife ends a child that its parent forgot.
 const maxChildLife = 3 * time.Minute
 
@@ -427,7 +431,10 @@ func TestProcessesRestartedAndShutDown(t *testing.T) {
 // half a second, also when that process led. A holder that is stopped for longer
 // than its lease finds that out at its first look, and its write is refused.
 func TestProcessesHolderKilledOrStopped(t *testing.T) {
-	const ttl = 5 * time.Second // the shortest at the default election timeout
+	ttl := 5 * time.Second // the shortest at the default election timeout
+	if os.Getenv(longVar) != "" {
+		ttl = DefaultSessionTTL
+	}
 	ps := newProcesses(t, ttl, 0)
 	for _, leads := range []bool{false, true} {
 		name := fmt.Sprintf("holder killed, leads: %v", leads)
