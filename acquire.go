@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/quorumlock/quorumlock/fencing"
 	"github.com/quorumlock/quorumlock/internal/wire"
@@ -139,6 +140,8 @@ func (f *lockFSM) heldError(c *claim) *HeldError {
 	}
 	if own := f.table.claim(c.session.id, c.name, c.seq); own != nil {
 		e.Ahead = own.Ahead()
+		// It may have been granted since its caller gave up: that is no other's hold.
+		e.Holders = slices.DeleteFunc(e.Holders, func(h Holder) bool { return h.Token == own.Token })
 	}
 	return e
 }

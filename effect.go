@@ -25,7 +25,7 @@ type effectKind uint8
 const (
 	renewed  effectKind = iota + 1 // a process's renewal n was applied
 	batch                          // a process's batch n was judged; cause says how if not fresh
-	booted                         // a process's life began
+	booted                         // a process's life began, or, with a cause, was over already
 	opened                         // a session was opened
 	ended                          // a session ended, and with it all it held
 	granted                        // a claim holds the lock

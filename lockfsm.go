@@ -85,12 +85,14 @@ func (f *lockFSM) outside(e *wire.Entry) {
 }
 
 func (f *lockFSM) boot(e *wire.Entry) {
+	speaker := sessions.ID{Replica: e.Replica, Epoch: e.Epoch}
 	before, ok := f.roll.Boot(e.Replica, e.Epoch)
 	if !ok {
+		f.emit(effect{kind: booted, session: speaker, cause: causeStranger})
 		return
 	}
 	f.end(before, causeRestarted, e.At)
-	f.emit(effect{kind: booted, session: sessions.ID{Replica: e.Replica, Epoch: e.Epoch}})
+	f.emit(effect{kind: booted, session: speaker})
 }
 
 func (f *lockFSM) renew(e *wire.Entry) {

@@ -123,6 +123,7 @@ func (n *naiveFSM) boot(replica, epoch uint64) {
 	case l == nil:
 		n.lives = append(n.lives, &naiveLife{replica: replica, epoch: epoch})
 	case epoch < l.epoch:
+		n.say("booted %d.%d: stranger", replica, epoch)
 		return
 	case epoch > l.epoch:
 		n.end("restarted", func(s naiveSession) bool { return s.id.Replica == replica })

@@ -30,6 +30,10 @@ func (n *Node) perform(effects []effect) {
 func (n *Node) concerns(e *effect) {
 	switch e.kind {
 	case booted:
+		if e.cause != 0 {
+			n.failLocked(errReplaced(n.self))
+			return
+		}
 		n.begun()
 	case renewed:
 		n.acknowledged(e.n)

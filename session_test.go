@@ -9,6 +9,8 @@ import (
 
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
+
+	"github.com/quorumlock/quorumlock/internal/wire"
 )
 
 func TestSessionEndFreesAllItsLocks(t *testing.T) {
@@ -158,6 +160,21 @@ func TestRestartFreesTheFormerLifeAtOnce(t *testing.T) {
 		require.NoError(t, err)
 		require.Less(t, time.Since(start), time.Second)
 		require.Greater(t, next.Token(), h.Token())
+	})
+}
+
+// An epoch that is past is that of a directory that was set back, or copied: the
+// node says so and does not wait for ever.
+func TestPastLifeIsToldSo(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		s.alter(func() {
+			s.log = append(s.log, wire.AppendEntry(nil, &wire.Entry{Replica: 1, Epoch: 9, Commands: []wire.Command{{Op: wire.Boot}}}))
+		})
+		_, err := nodes[1].Acquire(soon(t), "job")
+		require.ErrorIs(t, err, ErrDirectory)
+		require.NoError(t, nodes[1].Close())
+		nodes[1] = s.open(t, s.options(1)) // epoch 2
+		require.ErrorIs(t, nodes[1].Ready(soon(t)), ErrDirectory)
 	})
 }
 
