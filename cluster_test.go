@@ -159,7 +159,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 func (n *Node) idle() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return len(n.claims) == 0 && len(n.stream.urgent) == 0 && len(n.stream.acquires) == 0 && len(n.stream.sent) == 0
+	return n.claimCount() == 0 && len(n.stream.urgent) == 0 && len(n.stream.acquires) == 0 && len(n.stream.sent) == 0
 }
 
 // remains describes the state as this node has it.
@@ -228,7 +228,7 @@ func leftOver(nodes map[uint64]*Node) string {
 		if !n.idle() {
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			return fmt.Sprintf("node %d: claims %v, stream %+v", id, slices.Collect(maps.Keys(n.claims)), n.stream)
+			return fmt.Sprintf("node %d: %d claims, stream %+v", id, n.claimCount(), n.stream)
 		}
 		r := n.remains()
 		if r.locks != 0 || r.claims != 0 {

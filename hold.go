@@ -2,6 +2,7 @@ package quorumlock
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/quorumlock/quorumlock/fencing"
@@ -15,46 +16,71 @@ import (
 // last look at Err and its write, for longer than its lease. Hand Token to the
 // store with each write, and let the store refuse an older one; see package fencing.
 type Hold struct {
-	c     *claim
-	done  chan struct{} // closed when it is held no more
-	freed chan struct{} // closed when the cluster has freed it
+	session *Session
+	name    string
+	seq     uint64 // which acquisition of its process
+	over    atomic.Bool
 
-	// guarded by n.mu
-	err      error
+	// Guarded by n.mu, until the call that acquires has had its answer.
+	wait      bool
+	abandoned bool // its caller has gone
+	queued    bool // it stands in line
+	answered  bool
+	forgotten bool // nothing of it is left in the cluster
+	limit     uint32
+	batch     uint64        // the batch that carries it; 0 until it is sent
+	answer    chan struct{} // has a token when the call has its answer
+	token     fencing.Token // if granted
+	refusal   error         // if not
+
+	// Guarded by n.mu. What few look at is made when it is first asked for.
+	err      error         // why it is held no more
+	done     chan struct{} // closed when it is held no more
+	freed    chan struct{} // closed when the cluster has freed it
 	contexts map[*holdContext]struct{}
 }
 
-func newHold(c *claim) *Hold {
-	return &Hold{c: c, done: make(chan struct{}), freed: make(chan struct{})}
-}
+// granted reports whether the lock was granted and handed to its caller.
+func (h *Hold) granted() bool { return h.answered && !h.token.IsZero() }
 
 // Name returns the name of the lock.
-func (h *Hold) Name() string { return h.c.name }
+func (h *Hold) Name() string { return h.name }
 
 // Token returns the fencing token: larger than that of every earlier hold of this
 // name, for ever.
-func (h *Hold) Token() fencing.Token { return h.c.token }
+func (h *Hold) Token() fencing.Token { return h.token }
 
 // Session returns the session that the hold belongs to.
-func (h *Hold) Session() *Session { return h.c.session }
+func (h *Hold) Session() *Session { return h.session }
 
 // Done returns a channel that is closed when the hold is lost or released. In a
 // process that was stopped it is closed only when the process runs again; Err knows
 // at once.
-func (h *Hold) Done() <-chan struct{} { return h.done }
+func (h *Hold) Done() <-chan struct{} {
+	n := h.session.n
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if h.done == nil {
+		h.done = make(chan struct{})
+		if h.err != nil {
+			close(h.done)
+		}
+	}
+	return h.done
+}
 
 // Err returns nil while the lock is held. After a loss it returns a *LostError,
 // which matches ErrLost and its cause; after Release it returns ErrNotHeld. It
 // looks at the clock itself: it is right in a process that has just woken from a
 // long stop, before any timer has run. It needs no network.
 func (h *Hold) Err() error {
-	if !isClosed(h.done) && h.c.session.alive() {
+	if !h.over.Load() && h.session.alive() {
 		return nil
 	}
-	n := h.c.session.n
+	n := h.session.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.distrust(h.c.session)
+	n.distrust(h.session)
 	return h.err
 }
 
@@ -65,7 +91,7 @@ func (h *Hold) Remaining() time.Duration {
 	if h.Err() != nil {
 		return 0
 	}
-	return max(h.c.session.remaining(), 0)
+	return max(h.session.remaining(), 0)
 }
 
 // Context returns a copy of parent that ends when the hold does, with context.Cause
@@ -74,7 +100,7 @@ func (h *Hold) Remaining() time.Duration {
 func (h *Hold) Context(parent context.Context) (ctx context.Context, cancel context.CancelFunc) {
 	inner, end := context.WithCancelCause(parent)
 	hc := &holdContext{Context: inner, h: h, end: end}
-	n := h.c.session.n
+	n := h.session.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if h.err != nil {
@@ -119,14 +145,14 @@ func (h *Hold) Validate(ctx context.Context) error {
 	if err := h.Err(); err != nil {
 		return err
 	}
-	n := h.c.session.n
+	n := h.session.n
 	if err := n.barrier(ctx); err != nil {
 		return err
 	}
 	held := false
 	n.machine.read(func(f *lockFSM) {
-		c := f.table.claim(h.c.session.id, h.c.name, h.c.seq)
-		held = c != nil && c.Token == h.c.token
+		c := f.table.claim(h.session.id, h.name, h.seq)
+		held = c != nil && c.Token == h.token
 	})
 	if err := h.Err(); err != nil || held {
 		return err
@@ -147,24 +173,17 @@ func (h *Hold) Release(ctx context.Context) error {
 	if ctx == nil {
 		return ErrNilContext
 	}
-	n := h.c.session.n
-	n.mu.Lock()
-	n.distrust(h.c.session)
-	if h.err == nil {
-		h.finish(ErrNotHeld)
-		n.stream.say(wire.Command{Op: wire.Release, Session: h.c.session.id.Seq, Hold: h.c.seq, Lock: hashOf(h.c.name)})
-	}
-	lost := h.err
-	n.mu.Unlock()
-	if lost != ErrNotHeld {
+	n := h.session.n
+	lost, freed := n.release(h)
+	if lost != nil {
 		return lost
 	}
 	if ctx.Err() == nil {
-		return n.await(ctx, h.freed)
+		return n.await(ctx, freed)
 	}
 	bounded, cancel := n.clk.WithTimeout(context.WithoutCancel(ctx), n.opts.ElectionTimeout)
 	defer cancel()
-	if n.await(bounded, h.freed) == nil {
+	if n.await(bounded, freed) == nil {
 		return nil
 	}
 	if err := n.err(); err != nil {
@@ -173,17 +192,42 @@ func (h *Hold) Release(ctx context.Context) error {
 	return &ctxError{ErrNoQuorum, ctx.Err()}
 }
 
+// release gives a lock back, if it was not before, and returns what is closed when
+// the cluster has freed it; or how it was lost.
+func (n *Node) release(h *Hold) (lost error, freed <-chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.distrust(h.session)
+	if h.err == nil {
+		h.finish(ErrNotHeld)
+		n.stream.say(wire.Command{Op: wire.Release, Session: h.session.id.Seq, Hold: h.seq, Lock: hashOf(h.name)})
+	}
+	if h.err != ErrNotHeld {
+		return h.err, nil
+	}
+	if h.freed == nil {
+		h.freed = make(chan struct{})
+		if h.forgotten {
+			close(h.freed)
+		}
+	}
+	return nil, h.freed
+}
+
 // lose ends the hold without its holder's doing. n.mu is held.
 func (h *Hold) lose(cause error) {
 	if h.err == nil {
-		n := h.c.session.n
-		h.finish(&LostError{Name: h.c.name, Token: h.c.token, Cause: cause, At: n.clk.Now()})
+		n := h.session.n
+		h.finish(&LostError{Name: h.name, Token: h.token, Cause: cause, At: n.clk.Now()})
 	}
 }
 
 func (h *Hold) finish(err error) {
 	h.err = err
-	close(h.done)
+	h.over.Store(true)
+	if h.done != nil {
+		close(h.done)
+	}
 	for hc := range h.contexts {
 		hc.end(err)
 	}

@@ -229,8 +229,16 @@ func (n *Node) Status() Status {
 	})
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s.Sessions, s.Holds, s.Err = len(n.sessions), len(n.claims), n.failed
+	s.Sessions, s.Holds, s.Err = len(n.sessions), n.claimCount(), n.failed
 	return s
+}
+
+// claimCount is how many acquisitions of this process there are. n.mu is held.
+func (n *Node) claimCount() (count int) {
+	for _, s := range n.sessions {
+		count += len(s.claims)
+	}
+	return count
 }
 
 // barrier waits until this replica has applied everything that was committed when

@@ -49,8 +49,8 @@ type Node struct {
 	pulse                 pulse
 	own                   *Session // the node's own
 	sessions              map[uint64]*Session
-	claims                map[uint64]*claim
-	lastSession, lastHold uint64 // the last numbers given out
+	answers               []chan struct{} // empty, of calls that have had their answer
+	lastSession, lastHold uint64          // the last numbers given out
 }
 
 // Open starts this replica and returns at once: the node is there, and its calls
@@ -80,7 +80,6 @@ func open(opts Options, openEngine opener) (*Node, error) {
 		closed:   make(chan struct{}),
 		booted:   make(chan struct{}),
 		sessions: make(map[uint64]*Session),
-		claims:   make(map[uint64]*claim),
 		judge:    sessions.Judge{Stall: opts.ElectionTimeout / 2},
 	}
 	n.stream.init()

@@ -3,6 +3,7 @@ package quorumlock
 import (
 	"fmt"
 
+	"github.com/quorumlock/quorumlock/fencing"
 	"github.com/quorumlock/quorumlock/sessions"
 )
 
@@ -46,16 +47,16 @@ func (n *Node) concerns(e *effect) {
 			n.forgetSession(s, e.cause.err())
 		}
 	case granted:
-		n.grant(n.claims[e.hold], e)
+		n.grant(n.claim(e), e.token)
 	case queued:
-		if c := n.claims[e.hold]; c != nil {
-			c.queued = true
+		if h := n.claim(e); h != nil {
+			h.queued = true
 		}
 	case refused:
-		n.refuse(n.claims[e.hold], e.cause)
+		n.refuse(n.claim(e), e.cause)
 	case released, gone, left:
-		if c := n.claims[e.hold]; c != nil {
-			n.forgetClaim(c)
+		if h := n.claim(e); h != nil {
+			n.forgetClaim(h)
 		}
 	}
 }
@@ -111,31 +112,38 @@ func (n *Node) confirm(s *Session) {
 	}
 }
 
+// claim returns the claim that an effect is about, or nil.
+func (n *Node) claim(e *effect) *Hold {
+	if s := n.sessions[e.session.Seq]; s != nil {
+		return s.claims[e.hold]
+	}
+	return nil
+}
+
 // grant hands a lock to the call that waits for it. If the call has gone, or its
 // session was given up, then the cancel or the close that was sent takes the lock
 // back, and it is not handed out.
-func (n *Node) grant(c *claim, e *effect) {
-	if c == nil || c.abandoned || isClosed(c.answered) {
+func (n *Node) grant(h *Hold, token fencing.Token) {
+	if h == nil || h.abandoned || h.answered {
 		return
 	}
-	c.token = e.token
-	c.hold = newHold(c)
-	close(c.answered)
+	h.token = token
+	h.tell()
 }
 
-func (n *Node) refuse(c *claim, why cause) {
-	if c == nil {
+func (n *Node) refuse(h *Hold, why cause) {
+	if h == nil {
 		return
 	}
-	n.forgetClaim(c)
-	if isClosed(c.answered) {
+	n.forgetClaim(h)
+	if h.abandoned || h.answered {
 		return
 	}
-	c.err = why.err()
+	h.refusal = why.err()
 	if why == causeHeld {
-		c.err = n.machine.fsm.heldError(c)
+		h.refusal = n.machine.fsm.heldError(h)
 	}
-	close(c.answered)
+	h.tell()
 }
 
 // reconcile settles what is under way from the state itself, after a snapshot took
@@ -158,9 +166,11 @@ func (n *Node) reconcile() {
 	n.begun()
 	n.reconcileSessions(f, p)
 	n.acknowledged(p.Renewal)
-	for _, c := range n.claims {
-		if c.batch != 0 && c.batch <= p.Batch {
-			n.reconcileClaim(f, c)
+	for _, s := range n.sessions {
+		for _, h := range s.claims {
+			if h.batch != 0 && h.batch <= p.Batch {
+				n.reconcileClaim(f, h)
+			}
 		}
 	}
 	for number := range n.stream.sent {
@@ -185,17 +195,17 @@ func (n *Node) reconcileSessions(f *lockFSM, p *sessions.Process) {
 
 // reconcileClaim settles a claim whose batch was applied. What stands in no line is
 // over: as its session lives and it was not cancelled, it was refused.
-func (n *Node) reconcileClaim(f *lockFSM, c *claim) {
-	switch own := f.table.claim(c.session.id, c.name, c.seq); {
-	case own == nil && c.hold != nil:
-		n.forgetClaim(c)
-	case own == nil && c.wait:
-		n.refuse(c, causeQueueFull)
+func (n *Node) reconcileClaim(f *lockFSM, h *Hold) {
+	switch own := f.table.claim(h.session.id, h.name, h.seq); {
+	case own == nil && h.granted():
+		n.forgetClaim(h)
+	case own == nil && h.wait:
+		n.refuse(h, causeQueueFull)
 	case own == nil:
-		n.refuse(c, causeHeld)
+		n.refuse(h, causeHeld)
 	case own.Holds():
-		n.grant(c, &effect{token: own.Token})
+		n.grant(h, own.Token)
 	default:
-		c.queued = true
+		h.queued = true
 	}
 }

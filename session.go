@@ -33,11 +33,11 @@ type Session struct {
 
 	// guarded by n.mu
 	state    sessionState
-	batch    uint64 // the batch that carries its opening; 0 until it is sent
-	cause    error  // why it is over
-	claims   map[uint64]*claim
-	timer    *clock.Timer // wakes at the next moment at which trust may be in doubt
-	troubled bool         // OnJeopardy was called since the last renewal
+	batch    uint64           // the batch that carries its opening; 0 until it is sent
+	cause    error            // why it is over
+	claims   map[uint64]*Hold // every acquisition of which something may be left
+	timer    *clock.Timer     // wakes at the next moment at which trust may be in doubt
+	troubled bool             // OnJeopardy was called since the last renewal
 }
 
 type sessionState uint8
@@ -136,7 +136,7 @@ func (n *Node) beginSession(o sessionOptions) (*Session, error) {
 		done:    make(chan struct{}),
 		settled: make(chan struct{}),
 		ended:   make(chan struct{}),
-		claims:  make(map[uint64]*claim),
+		claims:  make(map[uint64]*Hold),
 	}
 	n.sessions[s.id.Seq] = s
 	n.stream.say(wire.Command{Op: wire.Open, Session: s.id.Seq, TTL: uint64(s.ttl / time.Millisecond), Owner: s.owner})
@@ -219,8 +219,8 @@ func (n *Node) endSession(s *Session, cause error) {
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	for _, c := range s.claims {
-		n.endClaim(c, cause)
+	for _, h := range s.claims {
+		n.endClaim(h, cause)
 	}
 	close(s.done)
 	n.stream.say(wire.Command{Op: wire.Close, Session: s.id.Seq})
@@ -230,8 +230,8 @@ func (n *Node) endSession(s *Session, cause error) {
 func (n *Node) forgetSession(s *Session, cause error) {
 	n.endSession(s, cause)
 	delete(n.sessions, s.id.Seq)
-	for _, c := range s.claims {
-		n.forgetClaim(c)
+	for _, h := range s.claims {
+		n.forgetClaim(h)
 	}
 	close(s.ended)
 }

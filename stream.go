@@ -30,7 +30,7 @@ const (
 // overtaken.
 type stream struct {
 	urgent   []wire.Command // sessions, releases and cancels: they go first
-	acquires []*claim
+	acquires []*Hold
 	last     uint64            // number of the last batch made
 	sent     map[uint64]*outgo // batches under way
 	wake     chan struct{}     // has a token when there may be something to send
@@ -72,17 +72,17 @@ func (s *stream) next() *outgo {
 	s.urgent = s.urgent[k:]
 
 	taken, bytes := 0, 0
-	for _, c := range s.acquires {
+	for _, h := range s.acquires {
 		if len(b.commands) >= maxBatchCommands || bytes >= maxBatchBytes {
 			break
 		}
 		taken++
-		if c.abandoned {
+		if h.abandoned {
 			continue // given up before it was ever sent
 		}
-		c.batch = b.number
-		b.commands = append(b.commands, c.command())
-		bytes += len(c.name) + 32
+		h.batch = b.number
+		b.commands = append(b.commands, h.command())
+		bytes += len(h.name) + 32
 	}
 	clear(s.acquires[:taken]) // the claims are not kept by what is left of the queue
 	s.acquires = s.acquires[taken:]
@@ -161,8 +161,11 @@ func (n *Node) prune(b *outgo) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	b.commands = slices.DeleteFunc(b.commands, func(c wire.Command) bool {
-		claim := n.claims[c.Hold]
-		return c.Op == wire.Acquire && claim != nil && claim.abandoned
+		if c.Op != wire.Acquire || n.sessions[c.Session] == nil {
+			return false
+		}
+		h := n.sessions[c.Session].claims[c.Hold]
+		return h != nil && h.abandoned
 	})
 }
 
