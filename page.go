@@ -130,10 +130,23 @@ func (p *page) remove(slot int) {
 	p.live--
 	switch {
 	case p.live == 0:
-		*p = page{} // an idle name costs nothing
+		p.clear()
 	case p.garbage > 1024 && 2*p.garbage > len(p.names):
 		p.repack()
 	}
+}
+
+// clear makes the page empty. Of a small one it keeps the room, but for the names,
+// which are not written over: in a table with few locks nearly every release empties
+// a page, and the next acquire fills it again.
+func (p *page) clear() {
+	if len(p.index) > 8 || cap(p.records) > 2 {
+		*p = page{} // an idle name costs nothing
+		return
+	}
+	clear(p.index)
+	p.records, p.names = p.records[:0], nil
+	p.free, p.garbage = 0, 0
 }
 
 // unlink takes a slot out of the index, and moves those behind it up, so that no
