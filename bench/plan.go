@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// A plan says how much is measured. Every loop of the program is bounded by it.
+type plan struct {
+	short    bool
+	limit    time.Duration // for the whole run, compilation apart
+	rounds   int           // in each, every system has its turn
+	callers  []int
+	turn     time.Duration // one system's turn with many callers
+	lone     time.Duration // with one caller, or one name
+	floor    time.Duration
+	overload time.Duration
+	locks    []int // held, in growing order
+	share    int   // locks that one replica of five processes holds
+	idle     time.Duration
+	deaths   int // of leaders, and as many of holders
+	applies  string
+	once     string // how often the benchmarks of snapshots are run
+}
+
+// wantLocks is the number of locks that the goals speak of.
+const wantLocks = 2_000_000
+
+func fullPlan() plan {
+	return plan{
+		limit: 30 * time.Minute, rounds: 3, callers: []int{1, 64, 512, 2000, 8000},
+		turn: 3 * time.Second, lone: 3 * time.Second, floor: time.Second, overload: 5 * time.Second,
+		locks: []int{100_000, wantLocks}, share: 100_000, idle: 10 * time.Second, deaths: 20,
+		applies: "2s", once: "3x",
+	}
+}
+
+// shortPlan fits into a minute: it has only the sizes that the goals need, and of
+// those that take too long, smaller ones.
+func shortPlan() plan {
+	return plan{
+		short: true, limit: 58 * time.Second, rounds: 3, callers: []int{512, 2000},
+		turn: 700 * time.Millisecond, lone: 400 * time.Millisecond, floor: 200 * time.Millisecond, overload: 1200 * time.Millisecond,
+		locks: []int{100_000, 300_000}, share: 50_000, idle: 2 * time.Second, deaths: 2,
+		applies: "200000x", once: "1x",
+	}
+}
+
+// warm is how long a turn runs before it is measured: until each caller has had
+// some turns, however many they are.
+func (p *plan) warm(callers int) time.Duration {
+	base := 200 * time.Millisecond
+	if !p.short {
+		base = 500 * time.Millisecond
+	}
+	return base + time.Duration(callers)*20*time.Microsecond
+}
+
+// asks tells whether a system has a turn with so many callers. The short plan asks
+// for what the goals compare: everyone at 2,000, and etcd where it is at its best.
+func (p *plan) asks(system string, callers int) bool {
+	return !p.short || system == etcdName || callers == slices.Max(p.callers)
+}
+
+// scaled says that a number of locks is not the one that the goal speaks of.
+func (p *plan) scaled(locks int) string {
+	if !p.short || locks != slices.Max(p.locks) || locks >= wantLocks {
+		return ""
+	}
+	return fmt.Sprintf("the largest size of -short; without it %d", wantLocks)
+}
+
+// counts says that deaths are fewer than the goal speaks of.
+func (p *plan) counts(deaths int) string {
+	if deaths >= 20 {
+		return ""
+	}
+	return fmt.Sprintf("%d deaths; without -short 20", deaths)
+}

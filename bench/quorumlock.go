@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/quorumlock/quorumlock"
+)
+
+// A quorumlockSystem is five replicas with default options in this process, each
+// with its log on the disk.
+type quorumlockSystem struct {
+	nodes []*quorumlock.Node
+}
+
+func startQuorumlock(ctx context.Context, dir string) (*quorumlockSystem, error) {
+	members, err := founders(replicas)
+	if err != nil {
+		return nil, err
+	}
+	s := &quorumlockSystem{}
+	for id := range uint64(replicas) {
+		n, err := openNode(dir, id+1, members)
+		if err != nil {
+			s.stop()
+			return nil, err
+		}
+		s.nodes = append(s.nodes, n)
+	}
+	for _, n := range s.nodes {
+		if err := n.Ready(ctx); err != nil {
+			s.stop()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func openNode(dir string, id uint64, members map[uint64]string) (*quorumlock.Node, error) {
+	return quorumlock.Open(quorumlock.Options{
+		ReplicaID: id,
+		Address:   members[id],
+		Members:   members,
+		Dir:       filepath.Join(dir, fmt.Sprint(id)),
+		Cluster:   "bench",
+	})
+}
+
+func (s *quorumlockSystem) about() string { return "five replicas, default options, fsync" }
+
+func (s *quorumlockSystem) stop() {
+	for _, n := range s.nodes {
+		_ = n.Close() // its directory is thrown away
+	}
+}
+
+// leader returns the replica that leads, or nil between leaders.
+func (s *quorumlockSystem) leader() *quorumlock.Node {
+	for _, n := range s.nodes {
+		if st := n.Status(); st.Leader == st.ReplicaID {
+			return n
+		}
+	}
+	return nil
+}
+
+func (s *quorumlockSystem) at(where string) ([]*quorumlock.Node, error) {
+	if where == everywhere {
+		return s.nodes, nil
+	}
+	leader := s.leader()
+	if leader == nil {
+		return nil, errors.New("nobody leads")
+	}
+	if where == atLeader {
+		return []*quorumlock.Node{leader}, nil
+	}
+	for _, n := range s.nodes {
+		if n != leader {
+			return []*quorumlock.Node{n}, nil
+		}
+	}
+	return nil, errors.New("nobody follows")
+}
+
+// lockers needs no session for each caller: two acquires on one session exclude
+// each other.
+func (s *quorumlockSystem) lockers(_ context.Context, n int, where string, _ bool) ([]locker, error) {
+	nodes, err := s.at(where)
+	if err != nil {
+		return nil, err
+	}
+	ls := make([]locker, n)
+	for i := range ls {
+		ls[i] = nodeLocker{nodes[i%len(nodes)]}
+	}
+	return ls, nil
+}
+
+// An acquirer is a node or one of its sessions.
+type acquirer interface {
+	Acquire(ctx context.Context, name string, opts ...quorumlock.AcquireOption) (*quorumlock.Hold, error)
+}
+
+type nodeLocker struct{ a acquirer }
+
+func (l nodeLocker) lock(ctx context.Context, name string) (func(context.Context) error, error) {
+	h, err := l.a.Acquire(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return h.Release, nil
+}

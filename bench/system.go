@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// The systems, by the names that the output has.
+const (
+	quorumlockName = "quorumlock"
+	etcdName       = "etcd"
+	rueidisName    = "redis-rueidis"
+	goredisName    = "redis-goredis"
+)
+
+var systemNames = []string{quorumlockName, etcdName, rueidisName, goredisName}
+
+// replicas is how many members a cluster has.
+const replicas = 5
+
+// Where callers may be.
+const (
+	everywhere = "all five" // in turn on each replica
+	atLeader   = "leader"
+	atFollower = "follower"
+	oneServer  = "one server" // for systems that have no replicas
+)
+
+// A system is a lock service that runs, with its clients, in this process.
+type system interface {
+	about() string
+	// lockers returns the ways in for n callers. With apart, no two of them may
+	// take each other's locks for their own.
+	lockers(ctx context.Context, n int, where string, apart bool) ([]locker, error)
+	stop()
+}
+
+// A locker is one caller's way to the locks.
+type locker interface {
+	// lock returns what gives the lock back.
+	lock(ctx context.Context, name string) (unlock func(ctx context.Context) error, err error)
+}
+
+// startSystem starts a system and returns when it grants locks.
+func startSystem(ctx context.Context, name, dir string) (system, error) {
+	const limit = 30 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if name == quorumlockName {
+		return startQuorumlock(ctx, dir)
+	}
+	if start := peers[name]; start != nil {
+		return start(ctx, name, dir)
+	}
+	return nil, fmt.Errorf("no system %q", name)
+}
+
+// nameLen is the length of every lock's name, in bytes.
+const nameLen = 60
+
+// lockName returns the i-th name of a job.
+func lockName(job string, i int) string {
+	name := fmt.Sprintf("bench/%s/%d/", job, i)
+	return name + strings.Repeat("x", max(0, nameLen-len(name)))
+}
