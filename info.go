@@ -139,7 +139,7 @@ func (n *Node) names(ctx context.Context, prefix string, o listOptions) ([]strin
 		n.machine.read(func(f *lockFSM) {
 			for _, name := range f.table.lineNames(i) {
 				if name > o.after && strings.HasPrefix(name, prefix) {
-					names = append(names, name)
+					names = append(names, strings.Clone(name))
 				}
 			}
 		})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unsafe"
 
 	"github.com/quorumlock/quorumlock/fencing"
 	"github.com/quorumlock/quorumlock/internal/wire"
@@ -26,6 +27,7 @@ type lockFSM struct {
 	halted  error // set once an entry was met that this version does not know
 	entry   wire.Entry
 	effects []effect
+	names   []byte // of locks that the effects name and that are no more
 }
 
 // manyEffects is how many effects' room is kept from one entry to the next. An
@@ -40,10 +42,10 @@ func newLockFSM() *lockFSM {
 // call. What is malformed has none, on every replica alike. An entry of a newer
 // version halts this replica's state machine: it cannot know what the others did.
 func (f *lockFSM) apply(cmd []byte) []effect {
-	clear(f.effects) // their names are views of a page's names
-	f.effects = f.effects[:0]
+	clear(f.effects) // they hold on to what they name
+	f.effects, f.names = f.effects[:0], f.names[:0]
 	if cap(f.effects) > manyEffects {
-		f.effects = nil
+		f.effects, f.names = nil, nil
 	}
 	if f.halted != nil {
 		return nil
@@ -61,11 +63,40 @@ func (f *lockFSM) apply(cmd []byte) []effect {
 	if e.Batch == 0 {
 		f.outside(e)
 	} else if f.admitBatch(speaker, e) {
-		for i := range e.Commands {
-			f.command(speaker, e.At, &e.Commands[i])
-		}
+		f.commands(speaker, e)
 	}
 	return f.effects
+}
+
+// warmAhead is how many commands' memory is asked for before the first of them is
+// applied.
+const warmAhead = 32
+
+// commands applies the commands of a batch.
+func (f *lockFSM) commands(speaker sessions.ID, e *wire.Entry) {
+	var hashes [warmAhead]uint32
+	for rest := e.Commands; len(rest) > 0; {
+		some := rest[:min(len(rest), warmAhead)]
+		rest = rest[len(some):]
+		for i := range some {
+			c := &some[i]
+			if c.Op == wire.Acquire {
+				c.Lock = hashOf(c.Name)
+			}
+			hashes[i] = c.Lock
+		}
+		f.table.warm(hashes[:len(some)])
+		for i := range some {
+			f.command(speaker, e.At, &some[i])
+		}
+	}
+}
+
+// keep returns a name of the table that is good for as long as the effects are.
+func (f *lockFSM) keep(name string) string {
+	at := len(f.names)
+	f.names = append(f.names, name...)
+	return unsafe.String(unsafe.SliceData(f.names[at:]), len(name))
 }
 
 func (f *lockFSM) emit(e effect) { f.effects = append(f.effects, e) }
@@ -164,7 +195,7 @@ func (f *lockFSM) acquire(id sessions.ID, at int64, c *wire.Command) {
 
 // enter grants the lock, or gives the claim its place in line, or neither.
 func (f *lockFSM) enter(e *effect, at int64, c *wire.Command) {
-	s := f.table.seek(c.Name)
+	s := f.table.seek(c.Lock, c.Name)
 	switch {
 	case s.free():
 		f.token++
@@ -208,7 +239,7 @@ func (f *lockFSM) giveBack(id sessions.ID, at int64, c *wire.Command) {
 		return
 	}
 	if r := f.table.held(m, c.Lock, c.Hold); r != 0 {
-		e.kind, e.name = released, f.table.nameAt(r)
+		e.kind, e.name = released, f.keep(f.table.nameAt(r))
 		f.table.drop(r)
 		f.emit(e)
 		return

@@ -3,6 +3,7 @@ package quorumlock
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"runtime"
 	"slices"
 	"strconv"
@@ -289,59 +290,112 @@ func TestMarkAndPagesAreShort(t *testing.T) {
 	require.Less(t, mark, time.Second)
 }
 
-// The time is for one acquire and one release, in entries of 64 commands, while so
-// many locks are held.
-func BenchmarkApplyAcquireRelease(b *testing.B) {
+// holding returns a machine on which one session holds that many locks with names of
+// 60 bytes.
+func holding(t testing.TB, locks int) (*machine, *speaker) {
+	m := newMachine()
+	m.perform, m.restored = func([]effect) {}, func() {}
+	s := newSpeaker(t, m.fsm, 1, 1)
+	for i := range uint64(locks) {
+		s.acquire(1, i+1, fmt.Sprintf("%060d", i))
+	}
+	s.flush()
+	return m, s
+}
+
+// pairs makes entries of 32 acquires and the releases of what they take, of names
+// that are spread over the whole table.
+func (s *speaker) pairs(entries int, hold *uint64) (log []logEntry) {
+	for range entries {
+		s.entry.Batch++
+		s.entry.Commands = s.entry.Commands[:0]
+		for k := range uint64(32) {
+			name := fmt.Sprintf("job/%056d", (*hold+k)%(1<<16))
+			s.entry.Commands = append(s.entry.Commands, wire.Command{Op: wire.Acquire, Session: 1, Hold: *hold + k + 1, Name: name, Mode: 1})
+		}
+		for k := range uint64(32) {
+			c := s.entry.Commands[k]
+			s.entry.Commands = append(s.entry.Commands, wire.Command{Op: wire.Release, Session: 1, Hold: c.Hold, Lock: hashOf(c.Name)})
+		}
+		*hold += 32
+		log = append(log, logEntry{cmd: wire.AppendEntry(nil, &s.entry)})
+	}
+	s.entry.Commands = s.entry.Commands[:0]
+	return log
+}
+
+// The time is for one acquire and one release, in entries of 64 commands, from the
+// bytes of the log to the effects, while so many locks are held.
+func BenchmarkApply(b *testing.B) {
 	for _, held := range []int{1_000, 2_000_000} {
 		b.Run(fmt.Sprintf("held=%d", held), func(b *testing.B) {
-			f := newLockFSM()
-			s := newSpeaker(b, f, 1, 1)
-			for i := range uint64(held) {
-				s.acquire(1, i+1, fmt.Sprintf("%060d", i))
-			}
-			s.flush()
-			const pairs = 32
-			names := make([]string, 1<<16)
-			for i := range names {
-				names[i] = fmt.Sprintf("job/%056d", i)
-			}
+			m, s := holding(b, held)
 			hold := uint64(held)
 			b.ReportAllocs()
 			b.ResetTimer()
-			for i := 0; i < b.N; i += pairs {
-				for k := range uint64(pairs) {
-					s.acquire(1, hold+k+1, names[(i+int(k))%len(names)])
-				}
-				for k := range uint64(pairs) {
-					s.release(1, hold+k+1, names[(i+int(k))%len(names)])
-				}
-				hold += pairs
-				s.flush()
+			for done := 0; done < b.N; {
+				b.StopTimer()
+				log := s.pairs(256, &hold)
+				log = log[:min(len(log), (b.N-done+31)/32)]
+				b.StartTimer()
+				m.apply(log)
+				done += 32 * len(log)
 			}
 		})
 	}
 }
 
-// One snapshot of so many locks.
-func BenchmarkSnapshot(b *testing.B) {
-	const held = 100_000
-	f := newLockFSM()
-	s := newSpeaker(b, f, 1, 1)
-	for i := range uint64(held) {
-		s.acquire(1, i+1, fmt.Sprintf("%060d", i))
-	}
-	s.flush()
-	snapshot := f.bytes()
-	b.Run("write", func(b *testing.B) {
-		for range b.N {
-			f.bytes()
-		}
-	})
-	b.Run("restore", func(b *testing.B) {
-		for range b.N {
-			if _, err := restoreFSM(bytes.NewReader(snapshot), nil); err != nil {
-				b.Fatal(err)
+// The longest time for which one entry of 64 commands waited or was applied, while
+// two million locks were written to a snapshot beside it.
+func BenchmarkSnapshotStall(b *testing.B) {
+	const held = 2_000_000
+	m, s := holding(b, held)
+	hold := uint64(held)
+	var longest time.Duration
+	for range b.N {
+		b.StopTimer()
+		log := s.pairs(20_000, &hold)
+		runtime.GC()
+		b.StartTimer()
+		start := time.Now()
+		save := m.snapshot()
+		longest = max(longest, time.Since(start))
+		written := make(chan error, 1)
+		go func() { written <- save(io.Discard, nil) }()
+		for writing := true; writing && len(log) > 0; log = log[1:] {
+			start := time.Now()
+			m.apply(log[:1])
+			longest = max(longest, time.Since(start))
+			select {
+			case err := <-written:
+				if err != nil {
+					b.Fatal(err)
+				}
+				writing = false
+			default:
 			}
 		}
-	})
+		if len(log) == 0 {
+			<-written
+		}
+		// What was not applied is not of the stream any more.
+		s.entry.Batch = m.fsm.roll.Process(1, 1).Batch
+		hold = m.fsm.roll.Process(1, 1).Claimed
+	}
+	b.ReportMetric(float64(longest)/1e6, "max-stall-ms")
+}
+
+// The time to read a snapshot of two million locks.
+func BenchmarkRestore(b *testing.B) {
+	m, _ := holding(b, 2_000_000)
+	snapshot := m.fsm.bytes()
+	m = nil
+	runtime.GC()
+	b.ResetTimer()
+	for range b.N {
+		if _, err := restoreFSM(bytes.NewReader(snapshot), nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(b.Elapsed().Seconds()/float64(b.N), "s/restore")
 }

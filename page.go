@@ -29,8 +29,9 @@ type record struct {
 	member     uint32 // whose it is; 0 for a free slot
 	hash       uint32 // of the name
 	name       uint32 // where it begins in the page's names
-	length     uint32 // of the name; in a free slot: the next free one
-	prev, next ref    // the others of this member
+	length     uint16 // of the name
+	room       uint16 // what there is for it; a free slot keeps it for the next name
+	prev, next ref    // the others of this member; in a free slot, next is the next free one
 }
 
 // An entry of a page's index: the hash, so that a search that goes past it need not
@@ -43,13 +44,13 @@ type page struct {
 	index   []entry // its length is a power of two
 	records []record
 	names   []byte
-	free    uint32 // first free slot + 1
+	free    ref // first free slot
 	live    int
 	garbage int // bytes of names that are no record's
 }
 
-// name returns the name of a record without copying it. It stays valid, since names
-// are never written over.
+// name returns the name of a record without copying it. It is good until the next
+// change of the page.
 func (p *page) name(r *record) string {
 	return unsafe.String(unsafe.SliceData(p.names[r.name:]), r.length)
 }
@@ -82,24 +83,53 @@ func (p *page) search(hash uint32, is func(*record) bool) int {
 	}
 }
 
+// likely returns the record at which a search for a hash is likely to end, or the
+// free one that the next acquire takes, or nil.
+func (p *page) likely(hash uint32) *record {
+	if len(p.index) == 0 {
+		return nil
+	}
+	switch e := p.index[p.home(hash)]; {
+	case e.hash == hash && e.slot != 0:
+		return &p.records[e.slot-1]
+	case p.free != 0:
+		return &p.records[p.free.slot()]
+	}
+	return nil
+}
+
 // add stores a record under a name that is not there and returns its slot.
 func (p *page) add(r record, name string) int {
 	if 4*(p.live+1) > 3*len(p.index) {
 		p.reindex(max(8, 2*len(p.index)))
 	}
-	r.name, r.length = uint32(len(p.names)), uint32(len(name))
-	p.names = append(p.names, name...)
-	slot := int(p.free) - 1
-	if slot >= 0 {
-		p.free = p.records[slot].length
-		p.records[slot] = r
+	slot := len(p.records)
+	if p.free != 0 {
+		slot = p.free.slot()
+		old := &p.records[slot]
+		p.free = old.next
+		r.name, r.room = old.name, old.room
+		p.garbage -= int(old.room)
+		*old = r
 	} else {
-		slot = len(p.records)
 		p.records = append(p.records, r)
 	}
+	p.write(&p.records[slot], name)
 	p.live++
 	p.enter(slot)
 	return slot
+}
+
+// write gives a record its name, in the room that it has if that is enough.
+func (p *page) write(r *record, name string) {
+	r.length = uint16(len(name))
+	if int(r.room) < len(name) {
+		p.garbage += int(r.room)
+		r.name, r.room = uint32(len(p.names)), r.length
+		p.names = append(p.names, name...)
+		return
+	}
+	copy(p.names[r.name:], name)
 }
 
 func (p *page) enter(slot int) {
@@ -124,9 +154,9 @@ func (p *page) reindex(size int) {
 func (p *page) remove(slot int) {
 	r := &p.records[slot]
 	p.unlink(slot, r.hash)
-	p.garbage += int(r.length)
-	*r = record{length: p.free}
-	p.free = uint32(slot) + 1
+	p.garbage += int(r.room)
+	*r = record{name: r.name, room: r.room, next: p.free}
+	p.free = refOf(0, slot)
 	p.live--
 	switch {
 	case p.live == 0:
@@ -136,16 +166,15 @@ func (p *page) remove(slot int) {
 	}
 }
 
-// clear makes the page empty. Of a small one it keeps the room, but for the names,
-// which are not written over: in a table with few locks nearly every release empties
-// a page, and the next acquire fills it again.
+// clear makes the page empty. Of a small one it keeps the room: in a table with few
+// locks nearly every release empties a page, and the next acquire fills it again.
 func (p *page) clear() {
-	if len(p.index) > 8 || cap(p.records) > 2 {
+	if len(p.index) > 8 || cap(p.records) > 2 || cap(p.names) > 128 {
 		*p = page{} // an idle name costs nothing
 		return
 	}
 	clear(p.index)
-	p.records, p.names = p.records[:0], nil
+	p.records, p.names = p.records[:0], p.names[:0]
 	p.free, p.garbage = 0, 0
 }
 
@@ -170,11 +199,14 @@ func (p *page) unlink(slot int, hash uint32) {
 func (p *page) repack() {
 	names := make([]byte, 0, len(p.names)-p.garbage+len(p.names)/8)
 	for slot := range p.records {
-		if r := &p.records[slot]; r.member != 0 {
-			at := uint32(len(names))
-			names = append(names, p.name(r)...)
-			r.name = at
+		r := &p.records[slot]
+		if r.member == 0 {
+			r.name, r.room = 0, 0
+			continue
 		}
+		at := uint32(len(names))
+		names = append(names, p.name(r)...)
+		r.name, r.room = at, r.length
 	}
 	p.names, p.garbage = names, 0
 }

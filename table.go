@@ -27,6 +27,7 @@ type table struct {
 	byID    map[sessions.ID]uint32
 	vacant  []uint32
 	recent  uint32 // the member that was looked up last: a batch is mostly of one session
+	warmth  uint32
 }
 
 // A member is a live session, and the way to all its claims.
@@ -55,9 +56,9 @@ func hashOf(name string) uint32 {
 
 func pageOf(hash uint32) int { return int(hash % pages) }
 
-func (t *table) seek(name string) spot {
-	s := spot{hash: hashOf(name), name: name}
-	s.page = pageOf(s.hash)
+// seek finds a name whose hash this is.
+func (t *table) seek(hash uint32, name string) spot {
+	s := spot{hash: hash, page: pageOf(hash), name: name}
 	s.line = t.lines[s.page][name]
 	s.slot = -1
 	if s.line == nil {
@@ -75,6 +76,30 @@ func (s *spot) waiting() uint64 {
 		return 0
 	}
 	return uint64(s.line.Waiting())
+}
+
+// warm reads, for locks with these hashes, what will be looked at when their turn
+// comes, and nothing comes of it. In a large table each look is a wait for memory;
+// here none depends on the one before, so the processor has many under way at once.
+func (t *table) warm(hashes []uint32) {
+	var sum uint32
+	for _, h := range hashes {
+		if p := &t.page[pageOf(h)]; len(p.index) > 0 {
+			sum += p.index[p.home(h)].slot
+		}
+	}
+	for _, h := range hashes {
+		if r := t.page[pageOf(h)].likely(h); r != nil {
+			sum += r.hash + uint32(r.next)
+		}
+	}
+	for _, h := range hashes {
+		p := &t.page[pageOf(h)]
+		if r := p.likely(h); r != nil && int(r.name) < len(p.names) {
+			sum += uint32(p.names[r.name])
+		}
+	}
+	t.warmth = sum // so that the reads are not thought idle
 }
 
 // enroll makes a session known.
@@ -220,7 +245,7 @@ func (t *table) squeeze(i int) {
 	p.repack()
 }
 
-// nameAt returns the name of a record. It stays valid.
+// nameAt returns the name of a record, good until the next change.
 func (t *table) nameAt(r ref) string { return t.page[r.page()].name(t.at(r)) }
 
 // has reports whether a line is in the table.
@@ -304,7 +329,7 @@ func (t *table) unindex(c *queue.Claim) {
 // line returns a name's line, for a look and not for a change, or nil if nobody
 // holds or waits for it.
 func (t *table) line(name string) *queue.Line {
-	s := t.seek(name)
+	s := t.seek(hashOf(name), name)
 	if s.slot < 0 {
 		return s.line
 	}
@@ -325,7 +350,7 @@ func (t *table) claim(id sessions.ID, name string, seq uint64) *queue.Claim {
 	return t.members[m].claims[seq]
 }
 
-// lineNames returns the names on page i, in no order. They stay valid.
+// lineNames returns the names on page i, in no order, good until the next change.
 func (t *table) lineNames(i int) []string {
 	names := slices.Collect(maps.Keys(t.lines[i]))
 	p := &t.page[i]

@@ -93,10 +93,12 @@ func (c *cluster) killHolders(ctx context.Context, leader uint64, others []uint6
 			return nil, err
 		}
 	}
-	// Renewals come each third of the TTL: die at any moment between two.
-	wait(ctx, rand.N(deathTTL/3))
+	// Renewals come each third of the TTL: each dies at any moment between two.
+	first, second := rand.N(deathTTL/3), rand.N(deathTTL/3)
+	first, second = min(first, second), max(first, second)
 	var began [2]time.Time
-	for k := range 2 {
+	for k, pause := range []time.Duration{first, second - first} {
+		wait(ctx, pause)
 		at, reap := c.kill(others[k])
 		began[k] = at
 		defer reap()

@@ -41,8 +41,8 @@ func fullPlan() plan {
 func shortPlan() plan {
 	return plan{
 		short: true, limit: 58 * time.Second, rounds: 3, callers: []int{512, 2000},
-		turn: 700 * time.Millisecond, lone: 400 * time.Millisecond, floor: 200 * time.Millisecond, overload: 1200 * time.Millisecond,
-		locks: []int{100_000, 300_000}, share: 50_000, idle: 2 * time.Second, deaths: 2,
+		turn: 600 * time.Millisecond, lone: 350 * time.Millisecond, floor: 200 * time.Millisecond, overload: 1200 * time.Millisecond,
+		locks: []int{100_000, 200_000}, share: 50_000, idle: 1500 * time.Millisecond, deaths: 2,
 		applies: "200000x", once: "1x",
 	}
 }
@@ -50,7 +50,7 @@ func shortPlan() plan {
 // warm is how long a turn runs before it is measured: until each caller has had
 // some turns, however many they are.
 func (p *plan) warm(callers int) time.Duration {
-	base := 200 * time.Millisecond
+	base := 100 * time.Millisecond
 	if !p.short {
 		base = 500 * time.Millisecond
 	}
