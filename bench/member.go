@@ -29,12 +29,6 @@ var memberOrders = map[string]func(m *member, ctx context.Context, o order, valu
 	"free":    (*member).free,
 }
 
-func (m *member) stop() {
-	if m.node != nil {
-		_ = m.node.Close() // its directory is thrown away
-	}
-}
-
 // open opens the replica with default options, and returns when it is ready.
 func (m *member) open(ctx context.Context, o order, _ map[string]float64) (err error) {
 	m.empty, _ = residentBytes()

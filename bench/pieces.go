@@ -68,6 +68,8 @@ func (b *bench) notePiece(p piece, lines []benchLine) error {
 		r := row{Job: p.job, System: quorumlockName, Where: "state machine", Values: make(map[string]float64)}
 		if held, err := strconv.Atoi(size); err == nil {
 			r.Locks = held
+		} else if held, ok := l.metrics["locks"]; ok {
+			r.Locks = int(held)
 		}
 		for unit, called := range p.values {
 			if v, ok := l.metrics[unit]; ok {

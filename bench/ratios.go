@@ -149,10 +149,10 @@ func (rs *rows) pieceFigures() (fs []figure) {
 			fmt.Sprintf("apply at %d held locks, to %d", large.Locks, small.Locks), large.key(), "ns_per_pair", small.key(), "ns_per_pair", most(1.5))
 	}
 	for _, r := range rs.of(stallJob) {
-		fs = rs.plain(fs, "", "log stall while a snapshot is written", "ms", r.key(), "max_stall_ms", most(10))
+		fs = rs.plain(fs, "", "log stall while a snapshot is written"+r.ofLocks(), "ms", r.key(), "max_stall_ms", most(10))
 	}
 	for _, r := range rs.of(restoreJob) {
-		fs = rs.plain(fs, "", "restore of a snapshot", "s", r.key(), "restore_s", most(5))
+		fs = rs.plain(fs, "", "restore of a snapshot"+r.ofLocks(), "s", r.key(), "restore_s", most(5))
 	}
 	return fs
 }
@@ -165,4 +165,12 @@ func (rs *rows) idleFigures() (fs []figure) {
 		fs = rs.plain(fs, "", "idle "+where+", resident memory", "MB", k, "rss_mb", most(40))
 	}
 	return fs
+}
+
+// ofLocks says of how many locks a row is, where that is known.
+func (r *row) ofLocks() string {
+	if r.Locks == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" of %d locks", r.Locks)
 }

@@ -123,12 +123,6 @@ func (s *redisSystem) about() string {
 }
 
 func (s *redisSystem) stop() {
-	if s.rueidis != nil {
-		s.rueidis.Close()
-	}
-	if s.goredis != nil {
-		_ = s.goredis.Close()
-	}
 	_ = s.server.Process.Kill() // it has nothing to save
 	_ = s.server.Wait()
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/pprof"
-	"sync"
 	"time"
 )
 
@@ -16,7 +15,6 @@ import (
 type host struct {
 	sys    system
 	member *member
-	close  sync.Once
 }
 
 // serve carries out orders from in until it ends, and returns an exit status.
@@ -51,19 +49,10 @@ func serve(in io.Reader, out io.Writer) int {
 			break
 		}
 	}
-	h.end()
+	if h.sys != nil {
+		h.sys.stop()
+	}
 	return 0
-}
-
-func (h *host) end() {
-	h.close.Do(func() {
-		if h.sys != nil {
-			h.sys.stop()
-		}
-		if h.member != nil {
-			h.member.stop()
-		}
-	})
 }
 
 func (h *host) do(ctx context.Context, o order, r *reply) error {
@@ -76,10 +65,9 @@ func (h *host) do(ctx context.Context, o order, r *reply) error {
 	}
 	r.Values = make(map[string]float64)
 	if o.Do == "start" {
-		var err error
-		h.sys, err = startSystem(ctx, o.System, o.Dir)
+		sys, err := startSystem(ctx, o.System, o.Dir)
 		if err == nil {
-			r.Text = h.sys.about()
+			h.sys, r.Text = sys, sys.about()
 		}
 		return err
 	}

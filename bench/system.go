@@ -34,6 +34,8 @@ type system interface {
 	// lockers returns the ways in for n callers. With apart, no two of them may
 	// take each other's locks for their own.
 	lockers(ctx context.Context, n int, where string, apart bool) ([]locker, error)
+	// stop ends what runs outside of this process, which ends itself right after:
+	// what it holds ends with it, and its data is thrown away.
 	stop()
 }
 
