@@ -37,6 +37,8 @@ type replica struct {
 	try    time.Duration // what a call without a deadline gets
 	tick   time.Duration
 
+	forwarder *forwarder
+
 	dir     *directory
 	peers   *peer.Transport
 	carrier *carrier
@@ -99,7 +101,8 @@ func newReplica(o Options, dir *directory, m stateMachine, ev engineEvents) *rep
 		changed:  make(chan struct{}),
 	}
 	r.leads.Store(&leadership{})
-	r.fsm = &fsm{machine: m, voice: r.voice}
+	r.forwarder = newForwarder()
+	r.fsm = &fsm{machine: m, voice: r.voice, seen: r.forwarder.seen}
 	return r
 }
 
@@ -128,7 +131,12 @@ func (r *replica) propose(ctx context.Context, entry []byte) error {
 		return ErrClosed
 	}
 	defer r.leave()
-	state, err := r.host.Propose(r.session, entry, r.patience(ctx))
+	tagged, number, applied := r.forwarder.tag(entry)
+	defer r.forwarder.forget(number)
+	if leader, _ := r.leader(); leader != 0 && leader != r.id {
+		return r.forward(ctx, leader, tagged, applied)
+	}
+	state, err := r.host.Propose(r.session, tagged, r.patience(ctx))
 	if err != nil {
 		// Whatever Propose itself returns, the entry is not in the log.
 		return fmt.Errorf("%w: %w", errDropped, err)
@@ -304,12 +312,12 @@ func (r *replica) close() error {
 // else may have it.
 func (r *replica) shutdown() error {
 	close(r.closing)
-	r.calls.Wait()
-	process.remove(r.voice)
 	var faults []error
 	if r.peers != nil {
-		faults = append(faults, r.peers.Close())
+		faults = append(faults, r.peers.Close()) // a call may be sending
 	}
+	r.calls.Wait()
+	process.remove(r.voice)
 	if r.host != nil {
 		faults = append(faults, guarded("close the engine", func() error {
 			r.host.Close()

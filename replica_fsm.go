@@ -13,12 +13,14 @@ import (
 type fsm struct {
 	machine stateMachine
 	voice   *voice
+	seen    func(numbers []uint64) // is told what was applied
 
 	mu      sync.Mutex // held while the machine is called, but for saves
 	closed  bool
 	mark    *mark
 	saves   sync.WaitGroup
 	entries []logEntry // reused
+	numbers []uint64   // reused
 }
 
 // mark is a snapshot that was begun.
@@ -37,11 +39,14 @@ func (f *fsm) Update(entries []dragonboat.Entry) ([]dragonboat.Entry, error) {
 		return entries, nil
 	}
 	defer f.lastWord("apply")
-	f.entries = f.entries[:0]
+	f.entries, f.numbers = f.entries[:0], f.numbers[:0]
 	for _, e := range entries {
-		f.entries = append(f.entries, logEntry{index: e.Index, cmd: e.Cmd})
+		number, cmd := untag(e.Cmd)
+		f.entries = append(f.entries, logEntry{index: e.Index, cmd: cmd})
+		f.numbers = append(f.numbers, number)
 	}
 	f.machine.apply(f.entries)
+	f.seen(f.numbers)
 	clear(f.entries) // the engine reuses what they point to
 	return entries, nil
 }

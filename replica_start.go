@@ -80,7 +80,7 @@ func (r *replica) connect(o Options, listener net.Listener, book *peer.Book) {
 	configured := map[uint64]string{r.id: o.Address}
 	maps.Copy(configured, o.Members)
 	r.where = &addresses{configured: configured, book: book, founded: m.Founders, known: make(map[uint64]string), turn: make(map[uint64]int)}
-	r.carrier = &carrier{self: r.id, dir: r.where}
+	r.carrier = &carrier{self: r.id, dir: r.where, proposed: r.proposed}
 	r.peers = peer.New(peer.Config{
 		Self: peer.Identity{
 			Cluster:  m.Cluster,

@@ -18,8 +18,9 @@ import (
 
 // The frames between engines.
 const (
-	kindBatch = peer.KindUser     // a raftpb.MessageBatch
-	kindChunk = peer.KindUser + 1 // a raftpb.Chunk: a part of a snapshot
+	kindBatch    = peer.KindUser     // a raftpb.MessageBatch
+	kindChunk    = peer.KindUser + 1 // a raftpb.Chunk: a part of a snapshot
+	kindProposal = peer.KindUser + 2 // an entry for the log, from a replica that follows
 )
 
 var (
@@ -38,8 +39,9 @@ type carrier struct {
 	// not know, so that it must keep itself from voting and acknowledging.
 	barred atomic.Bool
 
-	message raftio.MessageHandler
-	chunk   raftio.ChunkHandler
+	message  raftio.MessageHandler
+	chunk    raftio.ChunkHandler
+	proposed func(tagged []byte) // must not block
 }
 
 var (
@@ -74,6 +76,11 @@ func (w *carrier) receive(from uint64, kind peer.Kind, payload []byte) error {
 			return err
 		}
 		w.message(batch)
+	case kindProposal:
+		if len(payload) > maxEntry+tagLen {
+			return errForged
+		}
+		w.proposed(slices.Clone(payload))
 	case kindChunk:
 		var chunk raftpb.Chunk
 		if err := decode(func() error { return chunk.Unmarshal(payload) }); err != nil {

@@ -41,7 +41,7 @@ func fullPlan() plan {
 func shortPlan() plan {
 	return plan{
 		short: true, limit: 58 * time.Second, rounds: 3, callers: []int{512, 2000},
-		turn: 600 * time.Millisecond, lone: 350 * time.Millisecond, floor: 200 * time.Millisecond, overload: 1200 * time.Millisecond,
+		turn: 500 * time.Millisecond, lone: 300 * time.Millisecond, floor: 150 * time.Millisecond, overload: 1200 * time.Millisecond,
 		locks: []int{100_000, 200_000}, share: 50_000, idle: 1500 * time.Millisecond, deaths: 2,
 		applies: "200000x", once: "1x",
 	}
@@ -54,7 +54,7 @@ func (p *plan) warm(callers int) time.Duration {
 	if !p.short {
 		base = 500 * time.Millisecond
 	}
-	return base + time.Duration(callers)*20*time.Microsecond
+	return base + time.Duration(callers)*15*time.Microsecond
 }
 
 // asks tells whether a system has a turn with so many callers. The short plan asks

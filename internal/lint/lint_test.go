@@ -35,6 +35,7 @@ var mayImport = map[string][]string{
 	"election":      {".", "sessions", "fencing"}, // only what any user has
 	"locktest":      {".", "sessions", "fencing"},
 	"examples/...":  {".", "election", "locktest", "sessions", "fencing", "fencing/..."},
+	"bench":         {".", "fencing"},
 }
 
 // mayLink says what else, beside the standard library, a package may import. What
@@ -86,6 +87,11 @@ type file struct {
 	lines int
 	set   *token.FileSet
 	*ast.File
+}
+
+// program reports whether a file is of a program and not of the library.
+func (f *file) program() bool {
+	return strings.HasPrefix(f.dir, "examples") || f.dir == "bench"
 }
 
 func parse(name string, src []byte) (*file, error) {
@@ -287,7 +293,7 @@ func named(f *file) []string {
 
 func noSleep(f *file) (wrong []string) {
 	_, other := f.imports()
-	if strings.HasPrefix(f.dir, "examples") || maySleep[f.path] != "" || f.test && slices.Contains(other, "testing/synctest") {
+	if f.program() || maySleep[f.path] != "" || f.test && slices.Contains(other, "testing/synctest") {
 		return nil
 	}
 	ast.Inspect(f.File, func(n ast.Node) bool {
@@ -316,7 +322,7 @@ func noTestLibraries(f *file) (wrong []string) {
 
 // noExit: a library ends nobody's process, and prints nothing.
 func noExit(f *file) (wrong []string) {
-	if f.test || strings.HasPrefix(f.dir, "examples") {
+	if f.test || f.program() {
 		return nil
 	}
 	ast.Inspect(f.File, func(n ast.Node) bool {

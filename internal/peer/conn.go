@@ -190,17 +190,19 @@ func (t *Transport) Link(replica uint64, route Route) *Link {
 	return &Link{t: t, replica: replica, route: route}
 }
 
-// Send sends one message or loses it. It does not keep payload.
-func (l *Link) Send(ctx context.Context, kind Kind, payload []byte) {
+// Send sends one message or loses it, and reports whether it was handed to the
+// network. It does not keep payload.
+func (l *Link) Send(ctx context.Context, kind Kind, payload []byte) bool {
 	for range 2 { // the peer may have restarted since the last message
 		if l.conn == nil && !l.connect(ctx) {
-			return
+			return false
 		}
 		if l.conn.Send(kind, payload) == nil {
-			return
+			return true
 		}
 		l.Close()
 	}
+	return false
 }
 
 func (l *Link) connect(ctx context.Context) bool {
