@@ -97,15 +97,16 @@ func (s *etcdSystem) at(where string) ([]int, error) {
 			followers = append(followers, i)
 		}
 	}
-	switch {
-	case where == everywhere:
-		return append(leader, followers...), nil
-	case len(leader) != 1:
+	if len(leader) != 1 {
 		return nil, errors.New("nobody leads")
-	case where == atLeader:
-		return leader, nil
 	}
-	return followers[:1], nil
+	switch where {
+	case atLeader:
+		return leader, nil
+	case atFollower:
+		return followers[:1], nil
+	}
+	return append(leader, followers...), nil
 }
 
 func (s *etcdSystem) lockers(ctx context.Context, n int, where string, apart bool) ([]locker, error) {

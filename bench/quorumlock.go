@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/quorumlock/quorumlock"
 )
@@ -60,23 +61,21 @@ func (s *quorumlockSystem) leader() *quorumlock.Node {
 	return nil
 }
 
+// at returns the replicas that callers are to use. The leader is the first, as in
+// etcd.go: it is the one that a single caller gets.
 func (s *quorumlockSystem) at(where string) ([]*quorumlock.Node, error) {
-	if where == everywhere {
-		return s.nodes, nil
-	}
 	leader := s.leader()
 	if leader == nil {
 		return nil, errors.New("nobody leads")
 	}
-	if where == atLeader {
+	others := slices.DeleteFunc(slices.Clone(s.nodes), func(n *quorumlock.Node) bool { return n == leader })
+	switch where {
+	case atLeader:
 		return []*quorumlock.Node{leader}, nil
+	case atFollower:
+		return others[:1], nil
 	}
-	for _, n := range s.nodes {
-		if n != leader {
-			return []*quorumlock.Node{n}, nil
-		}
-	}
-	return nil, errors.New("nobody follows")
+	return append([]*quorumlock.Node{leader}, others...), nil
 }
 
 // lockers needs no session for each caller: two acquires on one session exclude
