@@ -260,3 +260,33 @@ func TestClosedNodeSaysSo(t *testing.T) {
 		require.ErrorIs(t, n.Ready(soon(t)), ErrClosed)
 	})
 }
+
+// A node that can send nothing queues so many acquires and no more. What gives
+// something back is never refused, and goes first when the cluster is there again.
+func TestBusy(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		n := nodes[1]
+		h, err := n.Acquire(soon(t), "job")
+		require.NoError(t, err)
+		s.cut(1)
+		n.mu.Lock()
+		for range maxPending {
+			n.stream.acquires = append(n.stream.acquires, &Hold{session: h.session, abandoned: true})
+		}
+		n.mu.Unlock()
+		start := time.Now()
+		_, err = n.Acquire(soon(t), "other")
+		require.ErrorIs(t, err, ErrBusy)
+		_, err = n.TryAcquire(soon(t), "other")
+		require.ErrorIs(t, err, ErrBusy)
+		require.Zero(t, time.Since(start), "at once")
+
+		var wg sync.WaitGroup
+		wg.Go(func() { require.NoError(t, h.Release(soon(t))) })
+		synctest.Wait()
+		s.heal()
+		wg.Wait()
+		_, err = n.Acquire(soon(t), "other")
+		require.NoError(t, err)
+	})
+}

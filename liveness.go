@@ -101,7 +101,7 @@ func (n *Node) nextRenewal() (wait time.Duration, acked <-chan struct{}) {
 func (n *Node) expiryLoop() {
 	every := n.opts.ElectionTimeout / 10
 	var under <-chan struct{} // closed when the last proposal has had its answer
-	for n.later(every) {
+	for n.whileLeading(every) {
 		due := n.look()
 		if len(due) == 0 || under != nil && !isClosed(under) {
 			continue
@@ -114,6 +114,19 @@ func (n *Node) expiryLoop() {
 			n.expire(due)
 		})
 	}
+}
+
+// whileLeading waits for d if this replica leads, and otherwise until it does; it
+// reports whether the node goes on.
+func (n *Node) whileLeading(d time.Duration) bool {
+	n.mu.Lock()
+	leads, term := n.leader == n.opts.ReplicaID, n.termCtx
+	n.mu.Unlock()
+	if leads {
+		return n.later(d)
+	}
+	<-term.Done() // the next leader is known, or the node closes
+	return n.ctx.Err() == nil
 }
 
 func (n *Node) look() (due []sessions.Judgement) {

@@ -175,12 +175,10 @@ func (r *replica) startShard(o Options, founding bool) error {
 	return nil
 }
 
-// tickOf returns the engine's unit of time.
+// tickOf returns the engine's unit of time: short enough that the timeouts that the
+// replicas draw differ, and no shorter, since an idle replica wakes at each.
 func tickOf(election time.Duration) time.Duration {
-	if election < 500*time.Millisecond {
-		return 5 * time.Millisecond
-	}
-	return 10 * time.Millisecond
+	return min(max(election/33, 5*time.Millisecond), 50*time.Millisecond).Truncate(time.Millisecond)
 }
 
 // ticks returns after how many ticks without a word from the leader an election
@@ -189,7 +187,7 @@ func tickOf(election time.Duration) time.Duration {
 // around the ElectionTimeout that Options speak of.
 func ticks(timeout time.Duration) (election, heartbeat uint64) {
 	election = uint64(timeout * 6 / 10 / tickOf(timeout))
-	return election, max(election/10, 1)
+	return election, max(election/6, 1)
 }
 
 // deploymentID is how the engine tells clusters apart: never 0 or 1, which mean
