@@ -279,9 +279,11 @@ func (n *Node) Shutdown(ctx context.Context) error {
 	return errors.Join(err, n.Close())
 }
 
-// handOver asks the other replicas in turn to lead, if this one does. A cluster
-// whose leader just goes elects a new one too; it only takes longer.
+// handOver asks the other replicas in turn to lead, if this one does, for at most an
+// election timeout: a cluster whose leader just goes elects a new one in that time.
 func (n *Node) handOver(ctx context.Context) {
+	ctx, cancel := n.clk.WithTimeout(ctx, n.opts.ElectionTimeout)
+	defer cancel()
 	for id := range n.engine.members() {
 		if leader, _ := n.engine.leader(); leader != n.opts.ReplicaID || ctx.Err() != nil {
 			return
@@ -289,11 +291,15 @@ func (n *Node) handOver(ctx context.Context) {
 		if id == n.opts.ReplicaID {
 			continue
 		}
-		try, cancel := n.clk.WithTimeout(ctx, n.opts.ElectionTimeout)
-		if err := n.engine.transfer(try, id); err != nil {
+		// A round of heartbeats tells the others what is committed. A replica that
+		// has still to apply something declines to lead, and while a leader waits
+		// for one to take over it tells nobody anything.
+		if err := n.barrier(ctx); err != nil {
+			return
+		}
+		if err := n.engine.transfer(ctx, id); err != nil {
 			n.log.Info("could not hand over leadership", "to", id, "err", err)
 		}
-		cancel()
 	}
 }
 

@@ -183,11 +183,12 @@ func tickOf(election time.Duration) time.Duration {
 
 // ticks returns after how many ticks without a word from the leader an election
 // may start, and how many pass between the leader's words. The engine draws
-// each replica's own timeout between once and twice the former, so that it lies
-// around the ElectionTimeout that Options speak of.
+// each replica's own timeout between once and twice the former, so that the
+// ElectionTimeout that Options speak of is the longest, and that a vote that was
+// split and had to be repeated still ends within one and a half of it.
 func ticks(timeout time.Duration) (election, heartbeat uint64) {
-	election = uint64(timeout * 6 / 10 / tickOf(timeout))
-	return election, max(election/6, 1)
+	election = uint64(timeout / 2 / tickOf(timeout))
+	return election, max(election/5, 1)
 }
 
 // deploymentID is how the engine tells clusters apart: never 0 or 1, which mean
