@@ -45,13 +45,17 @@ func (s *Session) acquire(ctx context.Context, name string, wait bool, opts []Ac
 	if err != nil {
 		return nil, fmt.Errorf("acquire %q: %w", name, err)
 	}
-	select {
-	case <-h.answer:
-	case <-ctx.Done():
-		if !n.abandon(h) {
-			return nil, n.gaveUp(h, ctx.Err())
-		}
+	if ctxDone := ctx.Done(); ctxDone == nil {
 		<-h.answer
+	} else {
+		select {
+		case <-h.answer:
+		case <-ctxDone:
+			if !n.abandon(h) {
+				return nil, n.gaveUp(h, ctx.Err())
+			}
+			<-h.answer
+		}
 	}
 	n.recycle(h)
 	// A session may have run out at the very moment of the grant: it is not handed
@@ -169,7 +173,5 @@ func (n *Node) endClaim(h *Hold, cause error) {
 func (n *Node) forgetClaim(h *Hold) {
 	delete(h.session.claims, h.seq)
 	h.forgotten = true
-	if h.freed != nil {
-		close(h.freed)
-	}
+	h.wake()
 }

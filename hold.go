@@ -2,6 +2,7 @@ package quorumlock
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -179,17 +180,45 @@ func (h *Hold) Release(ctx context.Context) error {
 		return lost
 	}
 	if ctx.Err() == nil {
-		return n.await(ctx, freed)
+		return n.awaitFreed(ctx, h, freed)
 	}
 	bounded, cancel := n.clk.WithTimeout(context.WithoutCancel(ctx), n.opts.ElectionTimeout)
 	defer cancel()
-	if n.await(bounded, freed) == nil {
+	err := n.awaitFreed(bounded, h, freed)
+	if errors.Is(err, ErrNoQuorum) {
+		return &ctxError{ErrNoQuorum, ctx.Err()}
+	}
+	return err
+}
+
+// awaitFreed waits until a hold is free. It does not wait for the node's end beside
+// it: all callers would queue for that one channel. wake is called then.
+func (n *Node) awaitFreed(ctx context.Context, h *Hold, freed <-chan struct{}) error {
+	if ctxDone := ctx.Done(); ctxDone == nil {
+		<-freed
+	} else {
+		select {
+		case <-freed:
+		case <-ctxDone:
+			return &ctxError{ErrNoQuorum, ctx.Err()}
+		}
+	}
+	if n.ctx.Err() == nil {
 		return nil
 	}
-	if err := n.err(); err != nil {
-		return err
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if h.forgotten {
+		return nil
 	}
-	return &ctxError{ErrNoQuorum, ctx.Err()}
+	return n.failed
+}
+
+// wake ends the waits of Release. n.mu is held.
+func (h *Hold) wake() {
+	if h.freed != nil && !isClosed(h.freed) {
+		close(h.freed)
+	}
 }
 
 // release gives a lock back, if it was not before, and returns what is closed when
@@ -207,7 +236,7 @@ func (n *Node) release(h *Hold) (lost error, freed <-chan struct{}) {
 	}
 	if h.freed == nil {
 		h.freed = make(chan struct{})
-		if h.forgotten {
+		if h.forgotten || n.failed != nil {
 			close(h.freed)
 		}
 	}

@@ -147,10 +147,13 @@ func (n *Node) failLocked(err error) {
 		return
 	}
 	n.failed = err
+	n.stop()
 	for _, s := range n.sessions {
 		n.endSession(s, err)
+		for _, h := range s.claims {
+			h.wake() // no answer comes any more
+		}
 	}
-	n.stop()
 }
 
 // onLeader notes who leads. Calls that wait for an answer of the former leader try
