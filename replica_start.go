@@ -175,10 +175,11 @@ func (r *replica) startShard(o Options, founding bool) error {
 	return nil
 }
 
-// tickOf returns the engine's unit of time: short enough that the timeouts that the
-// replicas draw differ, and no shorter, since an idle replica wakes at each.
+// tickOf returns the engine's unit of time. An idle replica wakes at each, so it is as
+// long as can be: ten to twenty make a timeout, and as the replicas' ticks do not fall
+// together, their timeouts differ by less than a tick too.
 func tickOf(election time.Duration) time.Duration {
-	return min(max(election/33, 5*time.Millisecond), 50*time.Millisecond).Truncate(time.Millisecond)
+	return min(max(election/20, 5*time.Millisecond), 50*time.Millisecond).Truncate(time.Millisecond)
 }
 
 // ticks returns after how many ticks without a word from the leader an election
