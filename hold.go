@@ -175,7 +175,7 @@ func (h *Hold) Release(ctx context.Context) error {
 		return ErrNilContext
 	}
 	n := h.session.n
-	lost, freed := n.release(h)
+	freed, lost := n.release(h)
 	if lost != nil {
 		return lost
 	}
@@ -223,7 +223,7 @@ func (h *Hold) wake() {
 
 // release gives a lock back, if it was not before, and returns what is closed when
 // the cluster has freed it; or how it was lost.
-func (n *Node) release(h *Hold) (lost error, freed <-chan struct{}) {
+func (n *Node) release(h *Hold) (freed <-chan struct{}, lost error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.distrust(h.session)
@@ -232,7 +232,7 @@ func (n *Node) release(h *Hold) (lost error, freed <-chan struct{}) {
 		n.stream.say(wire.Command{Op: wire.Release, Session: h.session.id.Seq, Hold: h.seq, Lock: hashOf(h.name)})
 	}
 	if h.err != ErrNotHeld {
-		return h.err, nil
+		return nil, h.err
 	}
 	if h.freed == nil {
 		h.freed = make(chan struct{})
@@ -240,7 +240,7 @@ func (n *Node) release(h *Hold) (lost error, freed <-chan struct{}) {
 			close(h.freed)
 		}
 	}
-	return nil, h.freed
+	return h.freed, nil
 }
 
 // lose ends the hold without its holder's doing. n.mu is held.
