@@ -197,6 +197,8 @@ func (f *lockFSM) acquire(id sessions.ID, at int64, c *wire.Command) {
 func (f *lockFSM) enter(e *effect, at int64, c *wire.Command) {
 	s := f.table.seek(c.Lock, c.Name)
 	switch {
+	case s.free() && f.table.full(s.page):
+		e.cause = causeQueueFull
 	case s.free():
 		f.token++
 		f.table.hold(s, record{seq: c.Hold, token: f.token, at: at, member: f.table.member(e.session)})

@@ -217,6 +217,28 @@ func TestLongLine(t *testing.T) {
 	require.True(t, last.Holds() && f.table.line("a").Holding() == 1)
 }
 
+// A page that is full refuses another name, and takes it when there is room again.
+func TestFullPage(t *testing.T) {
+	f := newLockFSM()
+	s := newSpeaker(t, f, 1, 1)
+	s.acquire(1, 1, "a")
+	s.flush()
+	p := &f.table.page[pageOf(hashOf("a"))]
+	other := ""
+	for i := 0; other == ""; i++ {
+		if name := strconv.Itoa(i); pageOf(hashOf(name)) == pageOf(hashOf("a")) {
+			other = name
+		}
+	}
+	p.live += maxSlots - 1 // as if there were so many
+	s.acquire(1, 2, other)
+	require.Equal(t, causeQueueFull, s.flush()[1].cause)
+	p.live -= maxSlots - 1
+	s.acquire(1, 3, other)
+	require.Equal(t, granted, s.flush()[1].kind)
+	checkFSM(t, f)
+}
+
 // A session that ends with very many holds, and somebody behind each of them.
 func TestSessionEndsWithManyHolds(t *testing.T) {
 	holds := sized(100_000, 20_000)

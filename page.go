@@ -11,7 +11,10 @@ import (
 // A ref names a record: its page and its slot in it. Zero names none.
 type ref uint32
 
-const slotBits = 32 - 12 // what pages leaves of a ref
+const (
+	slotBits = 32 - 12         // what pages leaves of a ref
+	maxSlots = 1<<slotBits - 1 // a constant of the format: it decides what is refused
+)
 
 func refOf(page, slot int) ref { return ref(page<<slotBits|slot) + 1 }
 

@@ -156,14 +156,16 @@ func (c *child) watch(ctx context.Context, h *Hold, a *answer) error {
 	defer cancel()
 	a.Token = h.Token()
 	for last := bootTime(); ; {
+		// The process may be stopped at any place here, so the clock is read last.
+		looked := errors.Join(h.Err(), held.Err())
 		now := bootTime()
 		if pause := now - last; pause > time.Second {
 			hold, ended := h.Err(), held.Err()
 			a.Pause, a.HoldErr, a.CtxErr = pause, fmt.Sprint(hold), fmt.Sprint(ended)
 			return nil
 		}
-		if err := errors.Join(h.Err(), held.Err()); err != nil {
-			return fmt.Errorf("lost without a pause: %w", err)
+		if looked != nil {
+			return fmt.Errorf("lost without a pause: %w", looked)
 		}
 		last = now
 		time.Sleep(time.Millisecond)

@@ -69,8 +69,8 @@ func unreadable(err error) error {
 
 // adopt takes over a line from a snapshot, and notes the numbers of its claims.
 func (f *lockFSM) adopt(l *queue.Line, numbers map[sessions.ID][]uint64) error {
-	if l.Empty() || f.table.line(l.Name) != nil {
-		return fmt.Errorf("%w: line %q is empty or stands twice", wire.ErrMalformed, l.Name)
+	if l.Empty() || f.table.line(l.Name) != nil || f.table.full(pageOf(hashOf(l.Name))) {
+		return fmt.Errorf("%w: line %q is empty, stands twice, or is one too many", wire.ErrMalformed, l.Name)
 	}
 	for _, side := range []func(func(*queue.Claim) bool){l.Holders(), l.Waiters()} {
 		for c := range side {

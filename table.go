@@ -70,6 +70,10 @@ func (t *table) seek(hash uint32, name string) spot {
 // free reports whether nobody holds or waits for the name.
 func (s *spot) free() bool { return s.line == nil && s.slot < 0 }
 
+// full reports whether page i has as many locks as it can have: a million, of four
+// thousand million in all, so names would have to be chosen for it.
+func (t *table) full(i int) bool { return t.page[i].live+len(t.lines[i]) >= maxSlots }
+
 // waiting returns how many wait for the name.
 func (s *spot) waiting() uint64 {
 	if s.line == nil {
