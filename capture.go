@@ -12,7 +12,6 @@ import (
 // A capture is the table as it was at one moment, while the table goes on changing:
 // of each line that changes before its page was taken, it keeps what the line was.
 type capture struct {
-	lines int                      // how many there were
 	was   [pages]map[string][]byte // lines that changed since, as they were; nil for none
 	taken [pages]bool
 	table *table // nil once it was dropped
@@ -20,7 +19,7 @@ type capture struct {
 
 // mark begins a capture. There is one at a time.
 func (t *table) mark() *capture {
-	c := &capture{lines: t.n, table: t}
+	c := &capture{table: t}
 	t.capture = c
 	return c
 }
@@ -44,6 +43,9 @@ func (t *table) touch(i int, name string) {
 	}
 	c.was[i][name] = was
 }
+
+// touchLine announces that a line that is among the lines is about to change.
+func (t *table) touchLine(l *queue.Line) { t.touch(pageOf(hashOf(l.Name)), l.Name) }
 
 // take appends page i as it was at the mark to b, in the order of names. Each page
 // is taken once, under the same lock as every change of the table.

@@ -150,8 +150,5 @@ func (n *Node) expire(due []sessions.Judgement) {
 			TTL: uint64(j.TTL / time.Millisecond),
 		})
 	}
-	n.mu.Lock()
-	term := n.termCtx
-	n.mu.Unlock()
-	n.propose(term, n.encode(e))
+	n.propose(n.termNow(), n.encode(e))
 }

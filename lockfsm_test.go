@@ -406,7 +406,8 @@ func TestLineHasAnEnd(t *testing.T) {
 	say(f, wire.Entry{}, wire.Command{Op: wire.Boot})
 	say(f, wire.Entry{Batch: 1}, wire.Command{Op: wire.Open, Session: 1, TTL: 10_000})
 	id := sessions.ID{Replica: 1, Epoch: 1, Seq: 1}
-	l := f.table.addLine(pageOf(hashOf("a")), "a")
+	l := &queue.Line{Name: "a"}
+	f.table.addLine(pageOf(hashOf("a")), l)
 	l.Hold(&queue.Claim{Session: id, Mode: queue.Exclusive}, 1)
 	for range wire.MaxWaiters - 1 {
 		l.Wait(&queue.Claim{Session: id, Mode: queue.Exclusive})

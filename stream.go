@@ -175,9 +175,7 @@ func (n *Node) prune(b *outgo) {
 func (n *Node) deliver(settled <-chan struct{}, build func() []byte) error {
 	backoff := minBackoff
 	for !isClosed(settled) {
-		n.mu.Lock()
-		term := n.termCtx
-		n.mu.Unlock()
+		term := n.termNow()
 		n.propose(term, build())
 		if isClosed(settled) {
 			break
@@ -188,6 +186,13 @@ func (n *Node) deliver(settled <-chan struct{}, build func() []byte) error {
 		backoff = min(2*backoff, maxBackoff)
 	}
 	return nil
+}
+
+// termNow returns the context that ends when another leader is known.
+func (n *Node) termNow() context.Context {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.termCtx
 }
 
 // propose makes one try. A forwarded proposal that its leader dropped is never

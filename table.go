@@ -4,6 +4,7 @@ import (
 	"hash/crc32"
 	"maps"
 	"slices"
+	"strings"
 	"unsafe"
 
 	"github.com/quorumlock/quorumlock/queue"
@@ -56,11 +57,15 @@ func hashOf(name string) uint32 {
 
 func pageOf(hash uint32) int { return int(hash % pages) }
 
+// spotOf tells where a name is to be looked for.
+func spotOf(hash uint32, name string) spot {
+	return spot{hash: hash, page: pageOf(hash), name: name, slot: -1}
+}
+
 // seek finds a name whose hash this is.
 func (t *table) seek(hash uint32, name string) spot {
-	s := spot{hash: hash, page: pageOf(hash), name: name}
+	s := spotOf(hash, name)
 	s.line = t.lines[s.page][name]
-	s.slot = -1
 	if s.line == nil {
 		s.slot = t.page[s.page].find(s.hash, name)
 	}
@@ -139,7 +144,7 @@ func (t *table) dismiss(id sessions.ID) (lines []*queue.Line) {
 	for _, seq := range slices.Sorted(maps.Keys(own)) {
 		c := own[seq]
 		lines = append(lines, c.Line())
-		t.touch(pageOf(hashOf(c.Line().Name)), c.Line().Name)
+		t.touchLine(c.Line())
 		c.Leave()
 	}
 	t.members[m] = member{}
@@ -150,7 +155,7 @@ func (t *table) dismiss(id sessions.ID) (lines []*queue.Line) {
 
 // leave takes a claim out of its line, which is to be looked after.
 func (t *table) leave(c *queue.Claim) {
-	t.touch(pageOf(hashOf(c.Line().Name)), c.Line().Name)
+	t.touchLine(c.Line())
 	c.Leave()
 	t.unindex(c)
 }
@@ -270,7 +275,8 @@ func (t *table) edit(s spot) *queue.Line {
 	p := &t.page[s.page]
 	x := p.records[s.slot]
 	c := t.claimOf(&x)
-	l := t.addLine(s.page, p.name(&x))
+	l := &queue.Line{Name: strings.Clone(p.name(&x))}
+	t.addLine(s.page, l)
 	t.unchain(refOf(s.page, s.slot))
 	p.remove(s.slot)
 	l.Hold(&c, x.token)
@@ -278,14 +284,12 @@ func (t *table) edit(s spot) *queue.Line {
 	return l
 }
 
-// addLine adds an empty line under a name that is not among the lines.
-func (t *table) addLine(i int, name string) *queue.Line {
+// addLine adds a line whose name is not among the lines.
+func (t *table) addLine(i int, l *queue.Line) {
 	if t.lines[i] == nil {
 		t.lines[i] = make(map[string]*queue.Line)
 	}
-	l := &queue.Line{Name: string([]byte(name))}
 	t.lines[i][l.Name] = l
-	return l
 }
 
 func (t *table) removeLine(i int, l *queue.Line) {
@@ -298,20 +302,32 @@ func (t *table) removeLine(i int, l *queue.Line) {
 // settle puts a line that has changed where it belongs: a line that nobody holds is
 // forgotten, and one that is held alone becomes a record again.
 func (t *table) settle(l *queue.Line) {
-	s := spot{hash: hashOf(l.Name), name: l.Name}
-	s.page = pageOf(s.hash)
-	switch {
-	case l.Empty():
-		t.removeLine(s.page, l)
-		t.n--
-	case l.Holding() == 1 && l.Waiting() == 0:
+	s := spotOf(hashOf(l.Name), l.Name)
+	c := alone(l)
+	if c == nil && !l.Empty() {
+		return
+	}
+	t.removeLine(s.page, l)
+	t.n--
+	if c != nil {
+		t.unindex(c)
+		t.holdClaim(s, c)
+	}
+}
+
+// alone returns the claim that holds a line with nobody beside or behind it, or nil.
+func alone(l *queue.Line) *queue.Claim {
+	if l.Holding() == 1 && l.Waiting() == 0 {
 		for c := range l.Holders() {
-			t.unindex(c)
-			t.removeLine(s.page, l)
-			t.n--
-			t.hold(s, record{seq: c.Seq, token: c.Token, at: c.At, member: t.member(c.Session)})
+			return c
 		}
 	}
+	return nil
+}
+
+// holdClaim stores what a claim holds alone.
+func (t *table) holdClaim(s spot, c *queue.Claim) {
+	t.hold(s, record{seq: c.Seq, token: c.Token, at: c.At, member: t.member(c.Session)})
 }
 
 func (t *table) index(c *queue.Claim) {
@@ -368,15 +384,16 @@ func (t *table) lineNames(i int) []string {
 
 // adopt takes over a line that a snapshot holds.
 func (t *table) adopt(l *queue.Line) {
-	s := spot{hash: hashOf(l.Name), name: l.Name}
-	s.page = pageOf(s.hash)
+	s := spotOf(hashOf(l.Name), l.Name)
+	if c := alone(l); c != nil {
+		t.holdClaim(s, c)
+		return
+	}
+	t.addLine(s.page, l)
 	t.n++
-	t.addLine(s.page, l.Name)
-	t.lines[s.page][l.Name] = l
 	for _, side := range []func(func(*queue.Claim) bool){l.Holders(), l.Waiters()} {
 		for c := range side {
 			t.index(c)
 		}
 	}
-	t.settle(l)
 }
