@@ -2,6 +2,7 @@ package quorumlock
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/quorumlock/quorumlock/fencing"
 	"github.com/quorumlock/quorumlock/sessions"
@@ -17,24 +18,34 @@ type effect struct {
 	name    string        // which lock
 	token   fencing.Token // granted
 	n       uint64        // renewed, batch: its number
-	cause   cause         // refused, ended, batch
+	cause   cause         // refused, ended, batch, lost, left, answered
+	what    timeKind      // timed, untimed
+	note    string        // who wanted it and why: lost, ended, asked
 }
 
 type effectKind uint8
 
 const (
-	renewed  effectKind = iota + 1 // a process's renewal n was applied
-	batch                          // a process's batch n was judged; cause says how if not fresh
-	booted                         // a process's life began, or, with a cause, was over already
-	opened                         // a session was opened
-	ended                          // a session ended, and with it all it held
-	granted                        // a claim holds the lock
-	queued                         // a claim stands in line
-	refused                        // a claim cannot be had; nothing is left of it
-	released                       // a hold ended at its holder's wish
-	gone                           // a hold or wait was to be ended and was not there
-	left                           // a wait ended at the waiter's wish
-	halted                         // this replica met what it does not know, and stopped
+	renewed    effectKind = iota + 1 // a process's renewal n was applied
+	batch                            // a process's batch n was judged; cause says how if not fresh
+	booted                           // a process's life began, or, with a cause, was over already
+	opened                           // a session was opened
+	ended                            // a session ended, and with it all it held
+	granted                          // a claim holds the lock
+	queued                           // a claim stands in line
+	refused                          // a claim cannot be had; nothing is left of it
+	released                         // a hold ended at its holder's wish
+	gone                             // a hold or wait was to be ended and was not there
+	left                             // a wait ended at the waiter's wish
+	lost                             // a hold ended without its holder's doing
+	lingers                          // a hold was released too soon and is kept
+	downgraded                       // an exclusive hold is a shared one now
+	resized                          // a counted lock has n permits now
+	asked                            // a holder is asked to give the lock up
+	timed                            // a time of n milliseconds runs
+	untimed                          // it runs no more
+	answered                         // the outcome of a call
+	halted                           // this replica met what it does not know, and stopped
 )
 
 // A cause says why.
@@ -52,6 +63,11 @@ const (
 	causeDuplicate                  // the batch was applied before
 	causeGap                        // an earlier batch is missing
 	causeStranger                   // the process's life is over
+	causeLimit                      // the lock has another number of permits
+	causePermits                    // there are not so many permits
+	causeGone                       // what was to be changed is not there
+	causeRevoked                    // somebody ended it over its holder's head
+	causeMaxHold                    // it was held for as long as it may be
 )
 
 // err returns the public error of a refusal or an end.
@@ -73,14 +89,17 @@ func (c cause) err() error {
 func (k effectKind) String() string {
 	names := [...]string{renewed: "renewed", batch: "batch", booted: "booted", opened: "opened",
 		ended: "ended", granted: "granted", queued: "queued", refused: "refused",
-		released: "released", gone: "gone", left: "left", halted: "halted"}
+		released: "released", gone: "gone", left: "left", lost: "lost", lingers: "lingers",
+		downgraded: "downgraded", resized: "resized", asked: "asked", timed: "timed", untimed: "untimed",
+		answered: "answered", halted: "halted"}
 	return names[k]
 }
 
 func (c cause) String() string {
 	names := [...]string{0: "", causeHeld: "held", causeQueueFull: "queue full", causeSession: "no session",
 		causeMode: "mode", causeRepeated: "repeated", causeClosed: "closed", causeExpired: "expired", causeRestarted: "restarted",
-		causeDuplicate: "duplicate", causeGap: "gap", causeStranger: "stranger"}
+		causeDuplicate: "duplicate", causeGap: "gap", causeStranger: "stranger", causeLimit: "limit",
+		causePermits: "permits", causeGone: "gone", causeRevoked: "revoked", causeMaxHold: "max hold"}
 	return names[c]
 }
 
@@ -96,16 +115,27 @@ func (e effect) String() string {
 		s = fmt.Sprintf("%s %s", s, e.session)
 	case granted, queued, refused:
 		s = fmt.Sprintf("%s %q to %s/%d", s, e.name, e.session, e.hold)
-	case released, left:
+	case released, left, lost, lingers, downgraded, asked:
 		s = fmt.Sprintf("%s %q by %s/%d", s, e.name, e.session, e.hold)
 	case gone:
 		s = fmt.Sprintf("%s %s/%d", s, e.session, e.hold)
+	case resized:
+		s = fmt.Sprintf("%s %q to %d", s, e.name, e.n)
+	case timed:
+		s = fmt.Sprintf("%s %s of %s/%d for %dms", s, e.what, e.session, e.hold, e.n)
+	case untimed:
+		s = fmt.Sprintf("%s %s of %s/%d", s, e.what, e.session, e.hold)
+	case answered:
+		s = fmt.Sprintf("%s call %d of %d.%d", s, e.hold, e.session.Replica, e.session.Epoch)
 	}
 	if !e.token.IsZero() {
 		s += " token " + e.token.String()
 	}
 	if e.cause != 0 {
 		s += ": " + e.cause.String()
+	}
+	if by, reason, ok := strings.Cut(e.note, "\x00"); ok {
+		s += fmt.Sprintf(" (%s: %s)", by, reason)
 	}
 	return s
 }

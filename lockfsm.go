@@ -23,7 +23,9 @@ type lockFSM struct {
 	token fencing.Token // the last one granted; one counter for all names, so that an idle name costs nothing
 	roll  *sessions.Roll
 	table table
+	times map[timeID]runningTime // what the leader is to tell the end of
 
+	watched bool  // somebody wants to be told of what nobody else needs; decides nothing
 	halted  error // set once an entry was met that this version does not know
 	entry   wire.Entry
 	effects []effect
@@ -35,7 +37,7 @@ type lockFSM struct {
 const manyEffects = 1 << 16
 
 func newLockFSM() *lockFSM {
-	return &lockFSM{roll: new(sessions.Roll)}
+	return &lockFSM{roll: new(sessions.Roll), times: make(map[timeID]runningTime)}
 }
 
 // apply applies one entry and returns its effects, which are good until the next
@@ -109,7 +111,9 @@ func (f *lockFSM) outside(e *wire.Entry) {
 		case wire.Boot:
 			f.boot(e)
 		case wire.Expire:
-			f.end(f.roll.Expire(c.Replica, c.Epoch, c.Renewal, ttlOf(c)), causeExpired, e.At)
+			f.end(f.roll.Expire(c.Replica, c.Epoch, c.Renewal, ttlOf(c)), causeExpired, "", e.At)
+		case wire.Due:
+			f.due(timeID{c.More.Who, c.Hold, timeKind(c.More.What)}, e.At)
 		}
 	}
 	f.renew(e)
@@ -122,7 +126,7 @@ func (f *lockFSM) boot(e *wire.Entry) {
 		f.emit(effect{kind: booted, session: speaker, cause: causeStranger})
 		return
 	}
-	f.end(before, causeRestarted, e.At)
+	f.end(before, causeRestarted, "", e.At)
 	f.emit(effect{kind: booted, session: speaker})
 }
 
@@ -157,7 +161,7 @@ func (f *lockFSM) command(id sessions.ID, at int64, c *wire.Command) {
 		f.open(id, at, c)
 	case wire.Close:
 		if s := f.roll.Close(id); s != nil {
-			f.end([]*sessions.Session{s}, causeClosed, at)
+			f.end([]*sessions.Session{s}, causeClosed, "", at)
 		} else {
 			f.emit(effect{kind: ended, session: id, cause: causeSession})
 		}
@@ -165,6 +169,20 @@ func (f *lockFSM) command(id sessions.ID, at int64, c *wire.Command) {
 		f.acquire(id, at, c)
 	case wire.Release, wire.Cancel:
 		f.giveBack(id, at, c)
+	case wire.Take:
+		f.take(id, at, c)
+	case wire.Start:
+		f.start(id, c)
+	case wire.Downgrade:
+		f.answer(id, c, f.downgrade(id, at, c))
+	case wire.Resize:
+		f.answer(id, c, f.resize(at, c))
+	case wire.Revoke:
+		f.answer(id, c, f.revoke(at, c))
+	case wire.Evict:
+		f.answer(id, c, f.evict(at, c))
+	case wire.Ask:
+		f.answer(id, c, f.ask(c))
 	}
 }
 
@@ -185,7 +203,7 @@ func (f *lockFSM) acquire(id sessions.ID, at int64, c *wire.Command) {
 		e.cause = causeSession
 	case !f.roll.Number(id, c.Hold):
 		e.cause = causeRepeated // no honest process does this; two claims under one number could not be told apart
-	case !queue.Mode(c.Mode).Valid():
+	case queue.Mode(c.Mode) != queue.Exclusive: // any other comes as a take
 		e.cause = causeMode
 	default:
 		f.enter(&e, at, c)
@@ -197,42 +215,63 @@ func (f *lockFSM) acquire(id sessions.ID, at int64, c *wire.Command) {
 func (f *lockFSM) enter(e *effect, at int64, c *wire.Command) {
 	s := f.table.seek(c.Lock, c.Name)
 	switch {
-	case s.free() && f.table.full(s.page):
+	case s.free() && f.table.full(s.page, 1):
 		e.cause = causeQueueFull
 	case s.free():
 		f.token++
 		f.table.hold(s, record{seq: c.Hold, token: f.token, at: at, member: f.table.member(e.session)})
 		e.kind, e.token = granted, f.token
+	case s.counted():
+		e.cause = causeMode
 	case !c.Wait:
 		e.cause = causeHeld
 	case s.waiting() >= min(c.Limit, wire.MaxWaiters):
 		e.cause = causeQueueFull
 	default:
 		l := f.table.edit(s)
+		if !l.InUse() {
+			l.SetLimit(0)
+		}
 		claim := &queue.Claim{Session: e.session, Seq: c.Hold, Mode: queue.Mode(c.Mode), At: at}
-		l.Wait(claim)
-		f.table.index(claim)
+		f.table.wait(l, claim)
 		e.kind, e.name = queued, l.Name
 	}
 }
 
 // promote grants a line's lock to whoever is next, in the same entry that made it
-// free.
+// free. An acquisition of several names is granted them all at once, when it is
+// next in every line.
 func (f *lockFSM) promote(l *queue.Line, at int64) {
 	for c := l.Next(); c != nil; c = l.Next() {
-		f.token++
-		c.At = at
-		l.Hold(c, f.token)
-		f.emit(effect{kind: granted, session: c.Session, hold: c.Seq, name: l.Name, token: c.Token})
+		for _, p := range c.Parts() {
+			f.grant(p, at)
+		}
+		if c.Terms != nil && c.Terms.MinHold > 0 {
+			f.run(timeID{c.Session, c.Seq, minHold}, runningTime{claim: c, d: c.Terms.MinHold})
+		}
 	}
 	f.table.settle(l)
 }
 
-// giveBack ends one claim, whether it holds or still waits. It is found by its
-// session and number, and by the lock only where to look for it, so that it can
-// never end another one. A release and a cancel are the same here: what a cancel
-// finds granted, its caller no longer wants. And since batches are applied in
-// order, no acquire comes after its cancel.
+func (f *lockFSM) grant(c *queue.Claim, at int64) {
+	l := c.Line()
+	f.table.touchLine(l)
+	token := l.Generation(c.Mode)
+	if token.IsZero() {
+		f.token++
+		token = f.token
+	}
+	c.At = at
+	f.table.served(c)
+	l.Hold(c, token)
+	f.emit(effect{kind: granted, session: c.Session, hold: c.Seq, name: l.Name, token: c.Token})
+}
+
+// giveBack ends one acquisition, whether it holds or still waits. It is found by
+// its session and number, and by the lock only where to look for it, so that it can
+// never end another one. A release and a cancel are nearly the same here: what a
+// cancel finds granted, its caller no longer wants. And since batches are applied
+// in order, no acquire comes after its cancel.
 func (f *lockFSM) giveBack(id sessions.ID, at int64, c *wire.Command) {
 	e := effect{kind: gone, session: id, hold: c.Hold}
 	m := f.table.member(id)
@@ -241,41 +280,89 @@ func (f *lockFSM) giveBack(id sessions.ID, at int64, c *wire.Command) {
 		return
 	}
 	if r := f.table.held(m, c.Lock, c.Hold); r != 0 {
-		e.kind, e.name = released, f.keep(f.table.nameAt(r))
+		e.kind, e.name, e.token = released, f.keep(f.table.nameAt(r)), f.table.at(r).token
 		f.table.drop(r)
 		f.emit(e)
 		return
 	}
 	own := f.table.members[m].claims[c.Hold]
-	if own == nil || hashOf(own.Line().Name) != c.Lock {
+	switch {
+	case own == nil || hashOf(own.Line().Name) != c.Lock:
 		f.emit(e)
-		return
+	case c.Op == wire.Release && f.tooSoon(own):
+		f.linger(own)
+		f.table.unindex(own)
+	default:
+		f.part(own, released, left, 0, "", at)
 	}
-	l := own.Line()
-	e.kind, e.name = left, l.Name
-	if own.Holds() {
-		e.kind = released
+}
+
+// part takes an acquisition out of its lines and grants each to whoever is next.
+// What it says of it depends on whether it held or waited.
+func (f *lockFSM) part(c *queue.Claim, held, waited effectKind, why cause, note string, at int64) {
+	f.stop(c)
+	lines := make([]*queue.Line, 0, 1)
+	for _, p := range c.Parts() {
+		l := p.Line()
+		e := effect{kind: waited, session: p.Session, hold: p.Seq, name: l.Name, cause: why, note: note}
+		if p.Holds() {
+			e.kind, e.token = held, p.Token
+		}
+		f.table.leave(p)
+		f.emit(e)
+		lines = append(lines, l)
 	}
-	f.table.leave(own)
-	f.emit(e)
-	f.promote(l, at)
+	f.table.unindex(c)
+	for _, l := range lines {
+		f.promote(l, at)
+	}
 }
 
 // end frees all that these sessions held, takes their waiters out of every line,
 // and grants each lock to whoever is next. The sessions are off the roll already.
 // All their claims leave before any lock is granted, so that none is granted to
 // one of them.
-func (f *lockFSM) end(over []*sessions.Session, why cause, at int64) {
+func (f *lockFSM) end(over []*sessions.Session, why cause, note string, at int64) {
 	var lines []*queue.Line
 	for _, s := range over {
-		lines = append(lines, f.table.dismiss(s.ID)...)
-		f.emit(effect{kind: ended, session: s.ID, cause: why})
+		if f.watched {
+			f.tellLosses(s.ID, why, note)
+		}
+		lines = append(lines, f.table.dismiss(s.ID, func(c *queue.Claim) (stays bool) {
+			if why == causeClosed && f.tooSoon(c) {
+				f.linger(c)
+				return true
+			}
+			f.stop(c)
+			if why != causeClosed {
+				f.bar(c)
+			}
+			return false
+		})...)
+		f.emit(effect{kind: ended, session: s.ID, cause: why, note: note})
 	}
 	for _, l := range lines {
 		if f.table.has(l) { // a line may stand twice and be gone by now
 			f.promote(l, at)
 		}
 	}
+}
+
+// tellLosses tells what a session that is about to end takes along.
+func (f *lockFSM) tellLosses(id sessions.ID, why cause, note string) {
+	f.table.each(id, func(c *queue.Claim, name string) {
+		e := effect{kind: left, session: id, hold: c.Seq, name: f.keep(name), cause: why, note: note}
+		switch {
+		case !c.Holds():
+		case why != causeClosed:
+			e.kind, e.token = lost, c.Token
+		case f.tooSoon(c):
+			return // it lingers, which is told then
+		default:
+			e.kind, e.token = released, c.Token
+		}
+		f.emit(e)
+	})
 }
 
 // mark captures the state at this moment, at a cost that does not grow with the

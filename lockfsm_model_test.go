@@ -153,11 +153,11 @@ func (n *naiveFSM) command(id sessions.ID, c wire.Command) {
 			return
 		}
 		x := n.claims[i]
-		verb := "left"
 		if x.token > 0 {
-			verb = "released"
+			n.say("released %q by %v/%d token %d", x.name, id, c.Hold, x.token)
+		} else {
+			n.say("left %q by %v/%d", x.name, id, c.Hold)
 		}
-		n.say("%s %q by %v/%d", verb, x.name, id, c.Hold)
 		n.claims = slices.Delete(n.claims, i, i+1)
 		n.settle(x.name)
 	}

@@ -26,6 +26,7 @@ func restoreFSM(r io.Reader, stop <-chan struct{}) (*lockFSM, error) {
 			f.table.enroll(s.ID)
 		}
 	}
+	f.table.init()
 	numbers := make(map[sessions.ID][]uint64)
 	for i := 0; ; i++ {
 		if i%1024 == 0 && isClosed(stop) {
@@ -33,8 +34,8 @@ func restoreFSM(r io.Reader, stop <-chan struct{}) (*lockFSM, error) {
 		}
 		l, err := src.Line()
 		if err == io.EOF {
-			err = checkNumbers(numbers)
-			if err == nil {
+			if err = errors.Join(checkNumbers(numbers), f.checkLines()); err == nil {
+				f.resume()
 				return f, nil
 			}
 		} else if err == nil {
@@ -69,7 +70,7 @@ func unreadable(err error) error {
 
 // adopt takes over a line from a snapshot, and notes the numbers of its claims.
 func (f *lockFSM) adopt(l *queue.Line, numbers map[sessions.ID][]uint64) error {
-	if l.Empty() || f.table.line(l.Name) != nil || f.table.full(pageOf(hashOf(l.Name))) {
+	if l.Empty() || f.table.line(l.Name) != nil || f.table.full(pageOf(hashOf(l.Name)), 1) {
 		return fmt.Errorf("%w: line %q is empty, stands twice, or is one too many", wire.ErrMalformed, l.Name)
 	}
 	for _, side := range []func(func(*queue.Claim) bool){l.Holders(), l.Waiters()} {
@@ -77,7 +78,9 @@ func (f *lockFSM) adopt(l *queue.Line, numbers map[sessions.ID][]uint64) error {
 			if err := f.checkClaim(c); err != nil {
 				return fmt.Errorf("%w: %q: claim %s/%d %w", wire.ErrMalformed, l.Name, c.Session, c.Seq, err)
 			}
-			numbers[c.Session] = append(numbers[c.Session], c.Seq)
+			if !c.Joint() || f.table.members[f.table.member(c.Session)].claims[c.Seq] == nil {
+				numbers[c.Session] = append(numbers[c.Session], c.Seq)
+			}
 		}
 	}
 	f.table.adopt(l)
@@ -86,12 +89,46 @@ func (f *lockFSM) adopt(l *queue.Line, numbers map[sessions.ID][]uint64) error {
 
 func (f *lockFSM) checkClaim(c *queue.Claim) error {
 	switch p := f.roll.Process(c.Session.Replica, c.Session.Epoch); {
+	case c.Token > f.token:
+		return fmt.Errorf("has token %s, which was never granted", c.Token)
+	case c.Is(queue.Leaving) && c.Holds():
+		return nil // its session may be over
 	case f.table.member(c.Session) == 0:
 		return errors.New("of a session that is not on the roll")
 	case c.Seq > p.Claimed:
 		return errors.New("was never numbered")
-	case c.Token > f.token:
-		return fmt.Errorf("has token %s, which was never granted", c.Token)
 	}
 	return nil
+}
+
+// checkLines reports a lock that nobody is in the way of and that somebody waits
+// for. That can be told only when every line was read.
+func (f *lockFSM) checkLines() error {
+	for l := range f.table.allLines {
+		if l.Next() != nil {
+			return fmt.Errorf("%w: %q: a waiter that nobody is in the way of", wire.ErrMalformed, l.Name)
+		}
+	}
+	return nil
+}
+
+// resume lets the times run that ran when the snapshot was taken. Whoever counts
+// them begins anew, so none is cut short.
+func (f *lockFSM) resume() {
+	for l := range f.table.allLines {
+		for _, b := range l.Bars() {
+			f.times[timeID{hold: b.ID, what: lockDelay}] = runningTime{line: l, d: b.For}
+		}
+		for c := range l.Holders() {
+			if c.Terms == nil {
+				continue
+			}
+			if c.Terms.MinHold > 0 && !c.Is(queue.Matured) {
+				f.times[timeID{c.Session, c.Seq, minHold}] = runningTime{claim: c, d: c.Terms.MinHold}
+			}
+			if c.Is(queue.Started) && !c.Is(queue.Leaving) && c.Terms.MaxHold > 0 {
+				f.times[timeID{c.Session, c.Seq, maxHold}] = runningTime{claim: c, d: c.Terms.MaxHold}
+			}
+		}
+	}
 }

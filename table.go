@@ -35,7 +35,8 @@ type table struct {
 type member struct {
 	id     sessions.ID
 	first  ref                     // of its records
-	claims map[uint64]*queue.Claim // those in lines, by acquisition number
+	claims map[uint64]*queue.Claim // those in lines, by acquisition number; of those on several names, the first
+	places uint64                  // in lines, waiting
 }
 
 // A spot is where a name is in the table, or would be.
@@ -75,9 +76,19 @@ func (t *table) seek(hash uint32, name string) spot {
 // free reports whether nobody holds or waits for the name.
 func (s *spot) free() bool { return s.line == nil && s.slot < 0 }
 
-// full reports whether page i has as many locks as it can have: a million, of four
-// thousand million in all, so names would have to be chosen for it.
-func (t *table) full(i int) bool { return t.page[i].live+len(t.lines[i]) >= maxSlots }
+// full reports whether page i has no room for so many more locks. It has room for a
+// million, of four thousand million in all, so names would have to be chosen for it.
+func (t *table) full(i, more int) bool { return t.page[i].live+len(t.lines[i])+more > maxSlots }
+
+// inUse reports whether anybody holds or waits for the name.
+func (s *spot) inUse() bool { return s.slot >= 0 || s.line != nil && s.line.InUse() }
+
+// counted reports whether the name is in use as a counted lock.
+func (s *spot) counted() bool { return s.line != nil && s.line.InUse() && s.line.Limit() > 0 }
+
+// grantable reports whether the name, which is not free, can be granted at once to
+// a claim that fits its mode.
+func (s *spot) grantable(c *queue.Claim) bool { return s.line != nil && s.line.Free(c) }
 
 // waiting returns how many wait for the name.
 func (s *spot) waiting() uint64 {
@@ -111,15 +122,19 @@ func (t *table) warm(hashes []uint32) {
 	t.warmth = sum // so that the reads are not thought idle
 }
 
+func (t *table) init() {
+	if t.byID == nil {
+		t.byID = make(map[sessions.ID]uint32)
+		t.members = make([]member, 1)
+	}
+}
+
 // enroll makes a session known.
 func (t *table) enroll(id sessions.ID) {
 	if t.member(id) != 0 {
 		return
 	}
-	if t.byID == nil {
-		t.byID = make(map[sessions.ID]uint32)
-		t.members = make([]member, 1)
-	}
+	t.init()
 	m := uint32(len(t.members))
 	if k := len(t.vacant); k > 0 {
 		m, t.vacant = t.vacant[k-1], t.vacant[:k-1]
@@ -131,8 +146,9 @@ func (t *table) enroll(id sessions.ID) {
 }
 
 // dismiss forgets a session with all its claims, and returns the lines that they
-// left, which are to be looked after. What it held alone is free.
-func (t *table) dismiss(id sessions.ID) (lines []*queue.Line) {
+// left, which are to be looked after. What it held alone is free. A claim of which
+// stays says so stays in line.
+func (t *table) dismiss(id sessions.ID, stays func(*queue.Claim) bool) (lines []*queue.Line) {
 	m := t.member(id)
 	if m == 0 {
 		return nil
@@ -142,10 +158,14 @@ func (t *table) dismiss(id sessions.ID) (lines []*queue.Line) {
 	}
 	own := t.members[m].claims
 	for _, seq := range slices.Sorted(maps.Keys(own)) {
-		c := own[seq]
-		lines = append(lines, c.Line())
-		t.touchLine(c.Line())
-		c.Leave()
+		if stays(own[seq]) {
+			continue
+		}
+		for _, c := range own[seq].Parts() {
+			lines = append(lines, c.Line())
+			t.touchLine(c.Line())
+			c.Leave()
+		}
 	}
 	t.members[m] = member{}
 	t.vacant = append(t.vacant, m)
@@ -153,11 +173,50 @@ func (t *table) dismiss(id sessions.ID) (lines []*queue.Line) {
 	return lines
 }
 
+// wait puts a session's claim at the end of a line.
+func (t *table) wait(l *queue.Line, c *queue.Claim) {
+	t.place(l, c)
+	t.index(c)
+}
+
+// place is wait for a claim that is indexed together with others.
+func (t *table) place(l *queue.Line, c *queue.Claim) {
+	l.Wait(c)
+	t.members[t.member(c.Session)].places++
+}
+
+// served notes that a claim's wait is over.
+func (t *table) served(c *queue.Claim) { t.members[t.member(c.Session)].places-- }
+
+// waits returns how many places in lines a session has.
+func (t *table) waits(id sessions.ID) uint64 { return t.members[t.member(id)].places }
+
 // leave takes a claim out of its line, which is to be looked after.
 func (t *table) leave(c *queue.Claim) {
 	t.touchLine(c.Line())
+	if !c.Holds() {
+		t.served(c)
+	}
 	c.Leave()
-	t.unindex(c)
+}
+
+// each shows every claim of a session, each of several names by itself.
+func (t *table) each(id sessions.ID, f func(c *queue.Claim, name string)) {
+	m := t.member(id)
+	if m == 0 {
+		return
+	}
+	for r := t.members[m].first; r != 0; r = t.at(r).next {
+		c := t.claimOf(t.at(r))
+		c.Token = t.at(r).token
+		f(&c, t.nameAt(r))
+	}
+	own := t.members[m].claims
+	for _, seq := range slices.Sorted(maps.Keys(own)) {
+		for _, c := range own[seq].Parts() {
+			f(c, c.Line().Name)
+		}
+	}
 }
 
 // member returns a live session's number, or 0.
@@ -284,6 +343,18 @@ func (t *table) edit(s spot) *queue.Line {
 	return l
 }
 
+// open is edit for a spot that may be free.
+func (t *table) open(s spot) *queue.Line {
+	if !s.free() {
+		return t.edit(s)
+	}
+	t.touch(s.page, s.name)
+	l := &queue.Line{Name: strings.Clone(s.name)}
+	t.addLine(s.page, l)
+	t.n++
+	return l
+}
+
 // addLine adds a line whose name is not among the lines.
 func (t *table) addLine(i int, l *queue.Line) {
 	if t.lines[i] == nil {
@@ -303,7 +374,7 @@ func (t *table) removeLine(i int, l *queue.Line) {
 // forgotten, and one that is held alone becomes a record again.
 func (t *table) settle(l *queue.Line) {
 	s := spotOf(hashOf(l.Name), l.Name)
-	c := alone(l)
+	c := l.Alone()
 	if c == nil && !l.Empty() {
 		return
 	}
@@ -313,16 +384,6 @@ func (t *table) settle(l *queue.Line) {
 		t.unindex(c)
 		t.holdClaim(s, c)
 	}
-}
-
-// alone returns the claim that holds a line with nobody beside or behind it, or nil.
-func alone(l *queue.Line) *queue.Claim {
-	if l.Holding() == 1 && l.Waiting() == 0 {
-		for c := range l.Holders() {
-			return c
-		}
-	}
-	return nil
 }
 
 // holdClaim stores what a claim holds alone.
@@ -338,11 +399,23 @@ func (t *table) index(c *queue.Claim) {
 	own.claims[c.Seq] = c
 }
 
+// unindex forgets whose a claim is, if it is anybody's.
 func (t *table) unindex(c *queue.Claim) {
 	own := &t.members[t.member(c.Session)]
 	delete(own.claims, c.Seq)
 	if len(own.claims) == 0 {
 		own.claims = nil // a map keeps the room of its best days
+	}
+}
+
+// allLines yields the lines: every lock that is not a record.
+func (t *table) allLines(yield func(*queue.Line) bool) {
+	for _, lines := range t.lines {
+		for _, l := range lines {
+			if !yield(l) {
+				return
+			}
+		}
 	}
 }
 
@@ -385,15 +458,28 @@ func (t *table) lineNames(i int) []string {
 // adopt takes over a line that a snapshot holds.
 func (t *table) adopt(l *queue.Line) {
 	s := spotOf(hashOf(l.Name), l.Name)
-	if c := alone(l); c != nil {
+	if c := l.Alone(); c != nil {
 		t.holdClaim(s, c)
 		return
 	}
 	t.addLine(s.page, l)
 	t.n++
-	for _, side := range []func(func(*queue.Claim) bool){l.Holders(), l.Waiters()} {
-		for c := range side {
-			t.index(c)
-		}
+	for c := range l.Holders() {
+		t.adoptClaim(c)
+	}
+	for c := range l.Waiters() {
+		t.adoptClaim(c)
+		t.members[t.member(c.Session)].places++
+	}
+}
+
+// adoptClaim indexes a claim that a snapshot holds. Of several names, the first one
+// is kept.
+func (t *table) adoptClaim(c *queue.Claim) {
+	if c.Is(queue.Leaving) {
+		return
+	}
+	if first := t.members[t.member(c.Session)].claims[c.Seq]; first == nil || c.Line().Name < first.Line().Name {
+		t.index(c)
 	}
 }

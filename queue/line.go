@@ -7,70 +7,84 @@ package queue
 
 import (
 	"iter"
+	"slices"
+	"time"
 
 	"github.com/quorumlock/quorumlock/fencing"
-	"github.com/quorumlock/quorumlock/sessions"
 )
-
-// A Mode is how a lock is held. The numbers are part of the durable format.
-type Mode uint8
-
-const (
-	Exclusive Mode = 1 // alone
-)
-
-// String returns the mode's name in lower case.
-func (m Mode) String() string {
-	if m == Exclusive {
-		return "exclusive"
-	}
-	return "mode?"
-}
-
-// Valid reports whether m is a mode that this version knows.
-func (m Mode) Valid() bool { return m == Exclusive }
-
-// A Claim is one acquisition, from its place in line to the end of its hold. Its
-// identity is (Session, Seq), never the session alone: two goroutines of one
-// session exclude each other as two processes do.
-type Claim struct {
-	Session sessions.ID
-	Seq     uint64        // which acquisition of its process, from 1
-	Mode    Mode          // as it was asked for
-	Token   fencing.Token // zero while it waits
-	At      int64         // Unix milliseconds, for display: waiting since, then holding since
-
-	line       *Line
-	prev, next *Claim
-}
-
-// Holds reports whether the claim was granted.
-func (c *Claim) Holds() bool { return !c.Token.IsZero() }
-
-// Line returns the line that the claim stands in, or nil.
-func (c *Claim) Line() *Line { return c.line }
 
 // A Line is who holds and who waits for one name, in strict arrival order. The
 // zero Line is free. A claim is in at most one line.
 type Line struct {
 	Name string
 
+	limit   uint32 // of permits, while the lock is a counted one
 	holders list
 	waiters list
+	slots   slots
+	bars    []Bar
 }
 
-// Free reports whether a newcomer in this mode may hold at once: nobody is in its
-// way, and nobody has waited longer.
-func (l *Line) Free(m Mode) bool {
-	return l.waiters.n == 0 && l.compatible(m)
+// A Bar keeps a free lock from being granted: it was lost, and whoever lost it may
+// not know yet.
+type Bar struct {
+	ID  uint64
+	For time.Duration
 }
 
-// compatible reports whether mode m may hold beside the present holders. There is
-// only one mode so far, and it is held alone.
-func (l *Line) compatible(Mode) bool { return l.holders.n == 0 }
+// Limit returns how many permits there are, 0 if the lock is not a counted one.
+func (l *Line) Limit() uint32 { return l.limit }
 
-// Hold makes c a holder with this token. The caller has asked Free or Next.
+// SetLimit makes the lock a counted one with so many permits, or changes how many
+// there are. Those who have permits keep them. The caller then asks Next.
+func (l *Line) SetLimit(permits uint32) { l.limit = permits }
+
+// InUse reports whether anybody holds or waits. While nobody does, the lock is of
+// no mode: whoever comes decides.
+func (l *Line) InUse() bool { return l.holders.n > 0 || l.waiters.n > 0 }
+
+// Taken returns how many permits are taken.
+func (l *Line) Taken() uint32 { return l.slots.taken }
+
+// Free reports whether a newcomer may hold at once: nobody is in its way, and
+// nobody has waited longer.
+func (l *Line) Free(c *Claim) bool {
+	return l.waiters.n == 0 && l.fits(c)
+}
+
+// fits reports whether c may hold beside the present holders.
+func (l *Line) fits(c *Claim) bool {
+	switch {
+	case len(l.bars) > 0:
+		return false
+	case c.Mode == Counted:
+		return l.slots.taken+c.Permits <= l.limit
+	case c.Mode == Shared:
+		return l.holders.n == 0 || l.holders.head.Mode == Shared
+	}
+	return l.holders.n == 0
+}
+
+// Generation returns the token that a new holder in this mode shares with those
+// who hold already, or zero if it is to have one of its own. Readers that overlap
+// are one generation.
+func (l *Line) Generation(m Mode) fencing.Token {
+	if m == Shared && l.holders.n > 0 {
+		return l.holders.head.Token
+	}
+	return 0
+}
+
+// Hold makes c a holder with this token, and gives it its slots. The caller has
+// asked Free or Next.
 func (l *Line) Hold(c *Claim, t fencing.Token) {
+	if c.Mode == Counted {
+		c.Slots = l.slots.take(c.Permits)
+	}
+	l.place(c, t)
+}
+
+func (l *Line) place(c *Claim, t fencing.Token) {
 	if c.line != nil {
 		c.line.waiters.remove(c)
 	}
@@ -79,38 +93,49 @@ func (l *Line) Hold(c *Claim, t fencing.Token) {
 	l.holders.push(c)
 }
 
+// Restore makes c a holder as it was before, and reports whether it can be: it may
+// hold beside those who do, and the slots that it has are free.
+func (l *Line) Restore(c *Claim) bool {
+	ok := l.holders.n == 0 || c.Mode != Exclusive && c.Mode == l.holders.head.Mode
+	if c.Mode == Counted {
+		ok = ok && l.limit > 0 && len(c.Slots) == int(c.Permits)
+	} else {
+		ok = ok && l.limit == 0 && len(c.Slots) == 0
+	}
+	ok = ok && slices.IsSorted(c.Slots) && l.slots.mark(c.Slots)
+	l.place(c, c.Token)
+	return ok
+}
+
 // Wait puts c at the end of the line.
 func (l *Line) Wait(c *Claim) {
 	c.line = l
 	l.waiters.push(c)
 }
 
-// Next returns the claim that has waited longest if it may hold now, or nil. The
-// caller grants it with Hold and asks again.
+// Next returns the claim that has waited longest if it may hold now, and so may all
+// that are joined with it, or nil. The caller grants them with Hold and asks again.
 func (l *Line) Next() *Claim {
-	if c := l.waiters.head; c != nil && l.compatible(c.Mode) {
+	if c := l.waiters.head; c != nil && c.ready() {
 		return c
 	}
 	return nil
 }
 
-// Leave takes c out of its line, whether it holds or waits. The caller then asks
-// Next. It takes the same time wherever in the line c stands.
-func (c *Claim) Leave() {
-	l := c.line
-	if l == nil {
-		return
-	}
-	if c.Holds() {
-		l.holders.remove(c)
-	} else {
-		l.waiters.remove(c)
-	}
-	c.line = nil
+// Bar keeps the lock from being granted until it is lifted.
+func (l *Line) Bar(b Bar) { l.bars = append(l.bars, b) }
+
+// Lift takes a bar away. The caller then asks Next.
+func (l *Line) Lift(id uint64) {
+	l.bars = slices.DeleteFunc(l.bars, func(b Bar) bool { return b.ID == id })
 }
 
-// Empty reports whether nobody holds and nobody waits: the line can be forgotten.
-func (l *Line) Empty() bool { return l.holders.n == 0 && l.waiters.n == 0 }
+// Bars returns what keeps the lock from being granted, the oldest first.
+func (l *Line) Bars() []Bar { return l.bars }
+
+// Empty reports whether nobody holds, nobody waits and nothing bars the lock: the
+// line can be forgotten.
+func (l *Line) Empty() bool { return !l.InUse() && len(l.bars) == 0 }
 
 // Holders yields the holders in the order in which they were granted.
 func (l *Line) Holders() iter.Seq[*Claim] { return l.holders.all }
@@ -124,58 +149,11 @@ func (l *Line) Holding() int { return l.holders.n }
 // Waiting returns how many wait.
 func (l *Line) Waiting() int { return l.waiters.n }
 
-// Ahead returns how many stand before c in its line, 0 if it holds or is next.
-// It counts from the head, so it is for telling a person and not for deciding.
-func (c *Claim) Ahead() int {
-	n := 0
-	if c.line == nil || c.Holds() {
-		return 0
+// Alone returns the claim that holds the lock with nobody beside or behind it and
+// nothing else to say about the lock, or nil.
+func (l *Line) Alone() *Claim {
+	if c := l.holders.head; l.holders.n == 1 && l.waiters.n == 0 && len(l.bars) == 0 && c.Plain() {
+		return c
 	}
-	for w := c.line.waiters.head; w != nil && w != c; w = w.next {
-		n++
-	}
-	return n
-}
-
-// A list is doubly linked through its claims, so that leaving from the middle
-// costs nothing and a holder with no waiters costs no node.
-type list struct {
-	head, tail *Claim
-	n          int
-}
-
-func (l *list) push(c *Claim) {
-	c.prev, c.next = l.tail, nil
-	if l.tail != nil {
-		l.tail.next = c
-	} else {
-		l.head = c
-	}
-	l.tail = c
-	l.n++
-}
-
-func (l *list) remove(c *Claim) {
-	if c.prev != nil {
-		c.prev.next = c.next
-	} else {
-		l.head = c.next
-	}
-	if c.next != nil {
-		c.next.prev = c.prev
-	} else {
-		l.tail = c.prev
-	}
-	c.prev, c.next = nil, nil
-	l.n--
-}
-
-func (l *list) all(yield func(*Claim) bool) {
-	for c := l.head; c != nil; {
-		next := c.next // c may leave while it is looked at
-		if !yield(c) {
-			return
-		}
-		c = next
-	}
+	return nil
 }

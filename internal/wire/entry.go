@@ -1,9 +1,16 @@
 package wire
 
-import "unicode/utf8"
+import (
+	"unicode/utf8"
 
-// EntryVersion is the version of log entries that this package writes.
-const EntryVersion = 1
+	"github.com/quorumlock/quorumlock/fencing"
+	"github.com/quorumlock/quorumlock/sessions"
+)
+
+// EntryVersion is the newest version of log entries that this package writes. An
+// entry has the lowest version that can say what it says, so a cluster that is
+// being upgraded can go on until somebody uses what is new.
+const EntryVersion = 2
 
 // An Op is what a command does. The numbers are part of the format.
 type Op uint8
@@ -17,13 +24,32 @@ const (
 	Cancel  Op = 6 // ends one wait, or the hold that came of it
 	Expire  Op = 7 // ends the sessions of a process that was not renewed
 
-	lastOp = Expire
+	// Since version 2.
+	Take      Op = 8  // an acquire with anything beyond a plain exclusive lock
+	Start     Op = 9  // the holder knows of its hold: its longest time begins
+	Downgrade Op = 10 // makes an exclusive hold a shared one
+	Resize    Op = 11 // changes how many permits a counted lock has
+	Revoke    Op = 12 // ends a hold over its holder's head
+	Evict     Op = 13 // ends a session over its owner's head
+	Ask       Op = 14 // asks the holders to give a lock up
+	Due       Op = 15 // a time that runs for a hold or a lock is over
+
+	lastOp = Due
 )
+
+// since is the version that brought an operation.
+func (op Op) since() byte {
+	if op <= Expire {
+		return 1
+	}
+	return 2
+}
 
 // String returns the operation's name in lower case.
 func (op Op) String() string {
 	names := [...]string{Boot: "boot", Open: "open", Close: "close", Acquire: "acquire",
-		Release: "release", Cancel: "cancel", Expire: "expire"}
+		Release: "release", Cancel: "cancel", Expire: "expire", Take: "take", Start: "start",
+		Downgrade: "downgrade", Resize: "resize", Revoke: "revoke", Evict: "evict", Ask: "ask", Due: "due"}
 	if int(op) < len(names) && names[op] != "" {
 		return names[op]
 	}
@@ -58,6 +84,25 @@ type Command struct {
 	Replica uint64 // Expire: whose sessions
 	Epoch   uint64 // Expire
 	Renewal uint64 // Expire: the renewal it was judged by
+	More    *More  // since version 2
+}
+
+// More is what the operations since version 2 say. It is apart so that the commands
+// that are nearly all there are stay small.
+type More struct {
+	Names    []string      // Take: in strictly ascending order
+	Permits  uint64        // Take: how many permits
+	Of       uint64        // Take, Resize: how many there are
+	MaxWaits uint64        // Take: how many waits its session may have already
+	MaxHold  uint64        // Take: milliseconds
+	MinHold  uint64        // Take: milliseconds
+	Delay    uint64        // Take: milliseconds
+	Call     uint64        // Downgrade, Resize, Revoke, Evict, Ask: number of the call in the process
+	Token    fencing.Token // Revoke: of the hold
+	Who      sessions.ID   // Evict: the session; Due: of the hold
+	What     uint8         // Due: which time
+	By       string        // Revoke, Evict, Ask: who wants it
+	Reason   string        // Revoke, Evict, Ask: and why
 }
 
 // arity is how many elements each operation's array has, itself included.
@@ -75,6 +120,16 @@ func arity(op Op) int {
 		return 4
 	case Expire:
 		return 5
+	case Take:
+		return 13
+	case Start, Resize:
+		return 4
+	case Downgrade, Ask:
+		return 5
+	case Revoke, Due:
+		return 6
+	case Evict:
+		return 7
 	}
 	return 0
 }
@@ -84,7 +139,11 @@ const entryArity = 6
 // AppendEntry appends e's encoding to b. Its caller has checked what e says: names
 // and owners are within their limits.
 func AppendEntry(b []byte, e *Entry) []byte {
-	return encode(append(b, EntryVersion), func(w writer) {
+	version := byte(1)
+	for i := range e.Commands {
+		version = max(version, e.Commands[i].Op.since())
+	}
+	return encode(append(b, version), func(w writer) {
 		w.array(entryArity)
 		w.uint(e.Replica)
 		w.uint(e.Epoch)
@@ -102,6 +161,7 @@ func (w writer) command(c *Command) {
 	w.array(arity(c.Op))
 	w.uint(uint64(c.Op))
 	switch c.Op {
+	case Boot:
 	case Open:
 		w.uint(c.Session)
 		w.uint(c.TTL)
@@ -124,6 +184,8 @@ func (w writer) command(c *Command) {
 		w.uint(c.Epoch)
 		w.uint(c.Renewal)
 		w.uint(c.TTL)
+	default:
+		w.more(c)
 	}
 }
 
@@ -154,7 +216,7 @@ func DecodeEntry(b []byte, e *Entry) error {
 	n := r.arrayLen(MaxCommands, "commands")
 	for i := 0; i < n && r.err == nil; i++ {
 		var c Command
-		r.command(&c)
+		r.command(&c, b[0])
 		commands = append(commands, c)
 	}
 	e.Commands = commands
@@ -167,10 +229,10 @@ func DecodeEntry(b []byte, e *Entry) error {
 	return r.err
 }
 
-func (r *reader) command(c *Command) {
+func (r *reader) command(c *Command, version byte) {
 	n := r.arrayLen(16, "command")
 	op := r.uint()
-	if op == 0 || op > uint64(lastOp) {
+	if op == 0 || op > uint64(lastOp) || Op(op).since() > version {
 		r.fail("operation %d", op)
 		return
 	}
@@ -180,6 +242,7 @@ func (r *reader) command(c *Command) {
 		return
 	}
 	switch c.Op {
+	case Boot:
 	case Open:
 		c.Session = r.uint()
 		c.TTL = r.uint()
@@ -189,13 +252,10 @@ func (r *reader) command(c *Command) {
 	case Acquire:
 		c.Session = r.uint()
 		c.Hold = r.uint()
-		c.Name = r.text(MaxName, "name")
+		c.Name = r.name()
 		c.Mode = r.uint8()
 		c.Wait = r.bool()
 		c.Limit = r.uint()
-		if r.err == nil && c.Name == "" {
-			r.fail("empty name")
-		}
 	case Release, Cancel:
 		c.Session = r.uint()
 		c.Hold = r.uint()
@@ -205,6 +265,8 @@ func (r *reader) command(c *Command) {
 		c.Epoch = r.uint()
 		c.Renewal = r.uint()
 		c.TTL = r.uint()
+	default:
+		r.more(c)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
@@ -13,8 +15,9 @@ import (
 	"github.com/quorumlock/quorumlock/sessions"
 )
 
-// SnapshotVersion is the version of snapshots that this package writes.
-const SnapshotVersion = 1
+// SnapshotVersion is the version of snapshots that this package writes. It reads
+// those before it too.
+const SnapshotVersion = 2
 
 // A Head is the part of a snapshot before the lines.
 type Head struct {
@@ -36,7 +39,12 @@ func AppendHead(b []byte, h Head) []byte {
 // AppendLine appends l's encoding to b.
 func AppendLine(b []byte, l *queue.Line) []byte {
 	return encode(b, func(w writer) {
-		w.array(3)
+		plain := l.Limit() == 0 && len(l.Bars()) == 0
+		if plain {
+			w.array(3)
+		} else {
+			w.array(5)
+		}
 		w.string(l.Name)
 		w.array(l.Holding())
 		for c := range l.Holders() {
@@ -45,6 +53,15 @@ func AppendLine(b []byte, l *queue.Line) []byte {
 		w.array(l.Waiting())
 		for c := range l.Waiters() {
 			w.claim(c)
+		}
+		if plain {
+			return
+		}
+		w.uint(uint64(l.Limit()))
+		w.array(len(l.Bars()))
+		for _, b := range l.Bars() {
+			w.uint(b.ID)
+			w.duration(b.For)
 		}
 	})
 }
@@ -73,8 +90,14 @@ func (w writer) roll(roll *sessions.Roll) {
 	}
 }
 
+func (w writer) duration(d time.Duration) { w.uint(uint64(d / time.Millisecond)) }
+
 func (w writer) claim(c *queue.Claim) {
-	w.array(7)
+	if c.Plain() {
+		w.array(7)
+	} else {
+		w.array(14)
+	}
 	w.uint(c.Session.Replica)
 	w.uint(c.Session.Epoch)
 	w.uint(c.Session.Seq)
@@ -82,6 +105,23 @@ func (w writer) claim(c *queue.Claim) {
 	w.uint(uint64(c.Mode))
 	w.uint(uint64(c.Token))
 	w.int(c.At)
+	if c.Plain() {
+		return
+	}
+	w.uint(uint64(c.Permits))
+	w.array(len(c.Slots))
+	for _, slot := range c.Slots {
+		w.uint(uint64(slot))
+	}
+	var terms queue.Terms
+	if c.Terms != nil {
+		terms = *c.Terms
+	}
+	w.duration(terms.MaxHold)
+	w.duration(terms.MinHold)
+	w.duration(terms.Delay)
+	w.uint(uint64(c.State))
+	w.uint(uint64(len(c.Parts())))
 }
 
 // A SnapshotWriter writes a snapshot: what AppendHead gave, then every line that
@@ -113,9 +153,23 @@ func (s *SnapshotWriter) Close() error { return s.blocks.Close() }
 // A SnapshotReader reads what a SnapshotWriter wrote. Its errors match ErrVersion
 // or ErrMalformed, or are those of the underlying reader.
 type SnapshotReader struct {
-	blocks blockReader
-	r      reader
-	lines  int // yet to come
+	blocks  blockReader
+	r       reader
+	version byte
+	lines   int // yet to come
+	parts   map[claimID]*partsOf
+}
+
+// A claimID is what a claim is known by.
+type claimID struct {
+	Session sessions.ID
+	Seq     uint64
+}
+
+// partsOf are the claims of one acquisition of several names, as they are met.
+type partsOf struct {
+	claims []*queue.Claim
+	want   int
 }
 
 // ReadSnapshot reads the head of a snapshot. Line gives the lines after it.
@@ -130,7 +184,7 @@ func ReadSnapshot(src io.Reader) (*SnapshotReader, Head, error) {
 	case version[0] == 0:
 		return nil, Head{}, malformed("snapshot version 0")
 	}
-	s := &SnapshotReader{blocks: blockReader{r: src}}
+	s := &SnapshotReader{blocks: blockReader{r: src}, version: version[0], parts: make(map[claimID]*partsOf)}
 	s.r.dec = msgpack.NewDecoder(bufio.NewReaderSize(&s.blocks, 64<<10))
 	h := Head{Roll: new(sessions.Roll)}
 	s.r.array(3, "snapshot head")
@@ -154,21 +208,39 @@ func (s *SnapshotReader) err() error {
 }
 
 // Line reads the next line. It returns io.EOF after the last one, and only if the
-// snapshot ends there too.
+// snapshot ends there too. Claims on several names are joined once all of them were
+// met, so nothing can be said of who is next before the end.
 func (s *SnapshotReader) Line() (*queue.Line, error) {
 	if s.r.err == nil && s.lines == 0 {
 		var more [1]byte
 		if err := s.r.dec.ReadFull(more[:]); errors.Is(err, io.EOF) {
-			return nil, io.EOF
+			return nil, s.end()
 		}
 		s.r.fail("snapshot goes on after its last line")
 	}
-	l := s.r.line()
+	l := s.line()
 	if err := s.err(); err != nil {
 		return nil, err
 	}
 	s.lines--
 	return l, nil
+}
+
+// end joins the claims of each acquisition of several names.
+func (s *SnapshotReader) end() error {
+	for id, p := range s.parts {
+		if len(p.claims) != p.want {
+			return malformed("claim %s/%d on %d names is one on %d", id.Session, id.Seq, p.want, len(p.claims))
+		}
+		for _, c := range p.claims {
+			if c.Mode != queue.Exclusive || c.Holds() != p.claims[0].Holds() {
+				return malformed("claim %s/%d on %d names: its parts differ", id.Session, id.Seq, p.want)
+			}
+		}
+		slices.SortFunc(p.claims, func(a, b *queue.Claim) int { return strings.Compare(a.Line().Name, b.Line().Name) })
+		queue.Join(p.claims)
+	}
+	return io.EOF
 }
 
 func (r *reader) roll(roll *sessions.Roll) {
@@ -208,49 +280,126 @@ func (r *reader) ttl() time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-func (r *reader) line() *queue.Line {
+func (s *SnapshotReader) line() *queue.Line {
+	r := &s.r
 	l := new(queue.Line)
-	r.array(3, "line")
-	l.Name = r.text(MaxName, "name")
-	if r.err == nil && l.Name == "" {
-		r.fail("a line without a name")
+	fields := r.arrayLen(5, "line")
+	if r.err == nil && fields != 3 && (fields != 5 || s.version < 2) {
+		r.fail("line with %d fields", fields)
 	}
-	holders := r.arrayLen(MaxWaiters, "holders")
-	for i := 0; i < holders && r.err == nil; i++ {
-		c := r.claim()
-		if r.err == nil && !c.Holds() {
-			r.fail("%q: a holder without a token", l.Name)
-		}
-		if r.err == nil && !l.Free(c.Mode) {
-			r.fail("%q: holders that exclude each other", l.Name)
-		}
-		l.Hold(c, c.Token)
+	l.Name = r.name()
+	holders := s.claims("holders")
+	waiters := s.claims("waiters")
+	if fields == 5 {
+		s.extras(l)
 	}
-	waiters := r.arrayLen(MaxWaiters, "waiters")
-	for i := 0; i < waiters && r.err == nil; i++ {
-		c := r.claim()
-		if r.err == nil && c.Holds() {
-			r.fail("%q: a waiter with a token", l.Name)
+	for _, c := range holders {
+		if r.err == nil && (!c.Holds() || !l.Restore(c)) {
+			r.fail("%q: %s/%d cannot hold it", l.Name, c.Session, c.Seq)
+		}
+	}
+	for _, c := range waiters {
+		if r.err == nil && (c.Holds() || len(c.Slots) > 0 || c.State != 0) {
+			r.fail("%q: %s/%d waits for it and has it", l.Name, c.Session, c.Seq)
+		}
+		if r.err == nil && (c.Mode == queue.Counted) != (l.Limit() > 0) {
+			r.fail("%q: %s/%d waits for it in another mode", l.Name, c.Session, c.Seq)
 		}
 		l.Wait(c)
-	}
-	if r.err == nil && l.Next() != nil {
-		r.fail("%q: a waiter that nobody is in the way of", l.Name)
 	}
 	return l
 }
 
-func (r *reader) claim() *queue.Claim {
-	r.array(7, "claim")
+// extras reads what only a line that is counted or barred has.
+func (s *SnapshotReader) extras(l *queue.Line) {
+	r := &s.r
+	limit := r.uint()
+	if limit > MaxPermits {
+		r.fail("%q: %d permits", l.Name, limit)
+		return
+	}
+	l.SetLimit(uint32(limit))
+	n := r.arrayLen(MaxWaiters, "bars")
+	for i := 0; i < n && r.err == nil; i++ {
+		l.Bar(queue.Bar{ID: r.uint(), For: r.term()})
+	}
+}
+
+func (s *SnapshotReader) claims(what string) []*queue.Claim {
+	r := &s.r
+	n := r.arrayLen(MaxWaiters, what)
+	var list []*queue.Claim
+	for i := 0; i < n && r.err == nil; i++ {
+		c := s.claim()
+		if r.err == nil && !c.Mode.Valid() {
+			r.fail("claim in mode %d", c.Mode)
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+func (s *SnapshotReader) claim() *queue.Claim {
+	r := &s.r
+	fields := r.arrayLen(14, "claim")
+	if r.err == nil && fields != 7 && (fields != 14 || s.version < 2) {
+		r.fail("claim with %d fields", fields)
+	}
 	c := &queue.Claim{
-		Session: sessions.ID{Replica: r.uint(), Epoch: r.uint(), Seq: r.uint()},
+		Session: r.session(),
 		Seq:     r.uint(),
 		Mode:    queue.Mode(r.uint8()),
 		Token:   fencing.Token(r.uint()),
 		At:      r.int(),
 	}
-	if r.err == nil && !c.Mode.Valid() {
-		r.fail("claim in mode %d", c.Mode)
+	if fields == 7 {
+		return c
 	}
+	permits := r.uint()
+	n := r.arrayLen(MaxPermits, "slots")
+	for i := 0; i < n && r.err == nil; i++ {
+		c.Slots = append(c.Slots, r.uint32())
+		if c.Slots[i] >= MaxPermits {
+			r.fail("slot %d", c.Slots[i])
+		}
+	}
+	if permits > MaxPermits || (permits > 0) != (c.Mode == queue.Counted) {
+		r.fail("%d permits in mode %s", permits, c.Mode)
+	}
+	c.Permits = uint32(permits)
+	if terms := (queue.Terms{MaxHold: r.term(), MinHold: r.term(), Delay: r.term()}); terms != (queue.Terms{}) {
+		c.Terms = &terms
+	}
+	c.State = queue.State(r.uint8())
+	s.join(c, r.uint())
 	return c
+}
+
+// join notes a claim that is one of so many of an acquisition.
+func (s *SnapshotReader) join(c *queue.Claim, parts uint64) {
+	if parts < 2 || parts > MaxNames || s.r.err != nil {
+		if parts != 1 {
+			s.r.fail("claim on %d names", parts)
+		}
+		return
+	}
+	queue.Join([]*queue.Claim{c}) // it is not one by itself, though the others are yet to come
+	id := claimID{c.Session, c.Seq}
+	p := s.parts[id]
+	if p == nil {
+		p = &partsOf{want: int(parts)}
+		s.parts[id] = p
+	}
+	if p.claims = append(p.claims, c); len(p.claims) > p.want || int(parts) != p.want {
+		s.r.fail("claim %s/%d stands too often", c.Session, c.Seq)
+	}
+}
+
+func (r *reader) term() time.Duration {
+	ms := r.uint()
+	if ms > uint64(MaxTerm/time.Millisecond) {
+		r.fail("a time of %d ms", ms)
+		return 0
+	}
+	return time.Duration(ms) * time.Millisecond
 }
