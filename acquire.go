@@ -4,46 +4,93 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"slices"
+	"strconv"
 
 	"github.com/quorumlock/quorumlock/internal/wire"
-	"github.com/quorumlock/quorumlock/queue"
 )
-
-// An AcquireOption changes one thing about an acquire.
-type AcquireOption func(*acquireOptions)
-
-type acquireOptions struct {
-	maxWaiters uint32
-}
-
-// MaxWaiters makes Acquire return ErrQueueFull at once when that many stand in line
-// already. 0 means not to wait behind anybody who waits. Negative counts as 0.
-// Default: about a million.
-func MaxWaiters(waiters int) AcquireOption {
-	return func(o *acquireOptions) { o.maxWaiters = uint32(min(max(waiters, 0), math.MaxUint32)) }
-}
-
-func (h *Hold) command() wire.Command {
-	return wire.Command{Op: wire.Acquire, Session: h.session.id.Seq, Hold: h.seq,
-		Name: h.name, Mode: uint8(queue.Exclusive), Wait: h.wait, Limit: uint64(h.limit)}
-}
 
 func checkCall(ctx context.Context, name string) error {
 	return errors.Join(checkCtx(ctx), checkName(name))
 }
 
-// acquire claims a lock and waits for the answer. Its arguments have been checked.
-func (s *Session) acquire(ctx context.Context, name string, wait bool, opts []AcquireOption) (*Hold, error) {
-	o := acquireOptions{maxWaiters: math.MaxUint32}
-	for _, opt := range opts {
-		opt(&o)
-	}
-	n := s.n
-	h, err := n.beginClaim(s, name, wait, o)
+// AcquireAll takes the locks of several names at once, at most MaxNames, all of them
+// exclusively. It takes its place in every line in one step, so two callers that
+// want overlapping sets, in whatever order, cannot deadlock; it is granted all of
+// them together, when it is first in every line. The one hold has a token for each
+// name, and releases them together. Errors are those of Acquire, ErrNameTwice and
+// ErrTooManyNames.
+func (n *Node) AcquireAll(ctx context.Context, names ...string) (*Hold, error) {
+	return n.onOwnSession(ctx, names, true, nil)
+}
+
+// TryAcquireAll takes the locks of several names if all of them can be had at once,
+// and otherwise none. See AcquireAll and TryAcquire.
+func (n *Node) TryAcquireAll(ctx context.Context, names ...string) (*Hold, error) {
+	return n.onOwnSession(ctx, names, false, nil)
+}
+
+// AcquireAll is Node.AcquireAll on this session.
+func (s *Session) AcquireAll(ctx context.Context, names ...string) (*Hold, error) {
+	return s.ask(ctx, names, true, nil)
+}
+
+// TryAcquireAll is Node.TryAcquireAll on this session.
+func (s *Session) TryAcquireAll(ctx context.Context, names ...string) (*Hold, error) {
+	return s.ask(ctx, names, false, nil)
+}
+
+func (n *Node) onOwnSession(ctx context.Context, names []string, wait bool, opts []AcquireOption) (*Hold, error) {
+	r, err := n.checkRequest(ctx, names, opts)
 	if err != nil {
-		return nil, fmt.Errorf("acquire %q: %w", name, err)
+		return nil, err
+	}
+	s, err := n.ownSession(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("acquire %s: %w", r.what(), err)
+	}
+	return s.acquire(ctx, r, wait)
+}
+
+func (s *Session) ask(ctx context.Context, names []string, wait bool, opts []AcquireOption) (*Hold, error) {
+	r, err := s.n.checkRequest(ctx, names, opts)
+	if err != nil {
+		return nil, err
+	}
+	return s.acquire(ctx, r, wait)
+}
+
+// A request is what an acquire asks for, once it was checked.
+type request struct {
+	name  string   // the only name, or the first
+	names []string // all, if there are several
+	terms terms
+}
+
+func (r *request) what() string {
+	if len(r.names) == 0 {
+		return strconv.Quote(r.name)
+	}
+	return fmt.Sprintf("%q", r.names)
+}
+
+func (n *Node) checkRequest(ctx context.Context, names []string, opts []AcquireOption) (request, error) {
+	if len(names) == 1 {
+		r := request{name: names[0], terms: termsOf(opts)}
+		return r, errors.Join(checkCtx(ctx), checkName(r.name), r.terms.check(n.opts.ElectionTimeout))
+	}
+	sorted, err := checkNames(names)
+	if err := errors.Join(checkCtx(ctx), err); err != nil {
+		return request{}, err
+	}
+	return request{name: sorted[0], names: sorted, terms: termsOf(opts)}, nil
+}
+
+// acquire claims what is asked for and waits for the answer.
+func (s *Session) acquire(ctx context.Context, r request, wait bool) (*Hold, error) {
+	n := s.n
+	h, err := n.beginClaim(s, r, wait)
+	if err != nil {
+		return nil, fmt.Errorf("acquire %s: %w", r.what(), err)
 	}
 	if ctxDone := ctx.Done(); ctxDone == nil {
 		<-h.answer
@@ -57,19 +104,19 @@ func (s *Session) acquire(ctx context.Context, name string, wait bool, opts []Ac
 			<-h.answer
 		}
 	}
-	n.recycle(h)
+	refusal := n.answered(h)
 	// A session may have run out at the very moment of the grant: it is not handed
 	// out then, and the session's end gives it back.
 	if err := s.Err(); err != nil {
-		return nil, fmt.Errorf("acquire %q: %w", name, err)
+		return nil, fmt.Errorf("acquire %s: %w", r.what(), err)
 	}
-	if h.refusal != nil {
-		return nil, fmt.Errorf("acquire %q: %w", name, h.refusal)
+	if refusal != nil {
+		return nil, fmt.Errorf("acquire %s: %w", r.what(), refusal)
 	}
 	return h, nil
 }
 
-func (n *Node) beginClaim(s *Session, name string, wait bool, o acquireOptions) (*Hold, error) {
+func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
@@ -81,7 +128,10 @@ func (n *Node) beginClaim(s *Session, name string, wait bool, o acquireOptions) 
 		return nil, ErrBusy
 	}
 	n.lastHold++
-	h := &Hold{session: s, seq: n.lastHold, name: name, wait: wait, limit: o.maxWaiters}
+	h := &Hold{session: s, seq: n.lastHold, name: r.name, wait: wait, limit: r.terms.maxWaiters}
+	if !r.terms.plain() || len(r.names) > 0 || s.maxWaits != anyNumber {
+		h.more.Store(newHoldMore(r))
+	}
 	if k := len(n.answers); k > 0 {
 		h.answer, n.answers = n.answers[k-1], n.answers[:k-1]
 	} else {
@@ -96,14 +146,19 @@ func (n *Node) beginClaim(s *Session, name string, wait bool, o acquireOptions) 
 // maxAnswers is how many channels are kept for later calls.
 const maxAnswers = 1 << 14
 
-// recycle keeps the channel of a call that has had its answer for another one.
-func (n *Node) recycle(h *Hold) {
+// answered returns what a call was refused with, if it was, and keeps its channel
+// for another one.
+func (n *Node) answered(h *Hold) (refusal error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if len(n.answers) < maxAnswers {
 		n.answers = append(n.answers, h.answer)
 	}
 	h.answer = nil
+	if h.token.IsZero() {
+		return h.err
+	}
+	return nil
 }
 
 // tell gives a call its answer. n.mu is held.
@@ -138,23 +193,9 @@ func (n *Node) gaveUp(h *Hold, ctxErr error) error {
 		return fmt.Errorf("acquire %q: %w", h.name, &ctxError{ErrNoQuorum, ctxErr})
 	}
 	var held *HeldError
-	n.machine.read(func(f *lockFSM) { held = f.heldError(h) })
+	n.machine.read(func(f *lockFSM) { held = f.heldError(h, f.firstBusy(h)) })
 	held.ctxErr = ctxErr
 	return held
-}
-
-// heldError tells who holds what is asked for.
-func (f *lockFSM) heldError(h *Hold) *HeldError {
-	e := &HeldError{Name: h.name}
-	if l := f.table.line(h.name); l != nil {
-		e.Holders = f.holders(l)
-	}
-	if own := f.table.claim(h.session.id, h.name, h.seq); own != nil {
-		e.Ahead = own.Ahead()
-		// It may have been granted since its caller gave up: that is no other's hold.
-		e.Holders = slices.DeleteFunc(e.Holders, func(x Holder) bool { return x.Token == own.Token })
-	}
-	return e
 }
 
 // endClaim ends a claim for this process because its session is over. n.mu is held.
@@ -163,7 +204,7 @@ func (n *Node) endClaim(h *Hold, cause error) {
 	case h.granted():
 		h.lose(cause)
 	case !h.answered && !h.abandoned:
-		h.refusal = cause
+		h.err = cause
 		h.abandoned = true
 		h.tell()
 	}

@@ -79,11 +79,29 @@ func (c cause) err() error {
 		return ErrQueueFull
 	case causeMode:
 		return ErrMode
+	case causeLimit:
+		return ErrMode
+	case causePermits:
+		return ErrPermits
+	case causeGone:
+		return ErrNotHeld
+	case causeMaxHold:
+		return ErrMaxHold
+	case causeRevoked:
+		return ErrRevoked
 	case causeClosed:
 		return ErrSessionClosed
 	default:
 		return ErrSessionExpired
 	}
+}
+
+// err returns the public error of a loss or an end.
+func (e *effect) err() error {
+	if by, reason, ok := strings.Cut(e.note, "\x00"); ok {
+		return &RevokedError{By: by, Reason: reason}
+	}
+	return e.cause.err()
 }
 
 func (k effectKind) String() string {

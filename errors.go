@@ -20,8 +20,14 @@ var (
 	// ErrNotHeld is returned when a hold that is asked about or released is no
 	// longer there, and by Hold.Err after a Release.
 	ErrNotHeld = errors.New("quorumlock: not held")
-	// ErrMode is returned when a name is in use in another mode than asked for.
+	// ErrMode is returned when a name is in use in another mode than asked for, or
+	// as a counted lock with another limit. The error is a *ModeError, which names
+	// both.
 	ErrMode = errors.New("quorumlock: in use in another mode")
+	// ErrUpgrade is returned when a shared hold is to become an exclusive one. It
+	// matches ErrMode.
+	ErrUpgrade = fmt.Errorf("%w: a shared hold cannot become exclusive, since two that try would wait for each other: "+
+		"release it and acquire", ErrMode)
 )
 
 // Losses: something that was had is gone.
@@ -35,6 +41,12 @@ var (
 	ErrSessionExpired = errors.New("quorumlock: session expired")
 	// ErrSessionClosed is returned when the session was closed by its owner.
 	ErrSessionClosed = errors.New("quorumlock: session closed")
+	// ErrRevoked is returned when somebody ended the hold or the session over its
+	// holder's head. The error is a *RevokedError, which says who and why.
+	ErrRevoked = errors.New("quorumlock: revoked")
+	// ErrMaxHold is returned when the lock was held for as long as its MaxHold
+	// allows.
+	ErrMaxHold = errors.New("quorumlock: held for as long as it may be")
 )
 
 // Conditions of the cluster or of this process: the same call may do later.
@@ -55,6 +67,20 @@ var (
 	// ErrName is returned for a name that is empty, longer than MaxNameLen
 	// bytes, or not UTF-8.
 	ErrName = errors.New("quorumlock: bad name")
+	// ErrNameTwice is returned for several names of which two are the same. It
+	// matches ErrName.
+	ErrNameTwice = fmt.Errorf("%w: given twice", ErrName)
+	// ErrTooManyNames is returned for more than MaxNames names. It matches ErrName.
+	ErrTooManyNames = fmt.Errorf("%w: too many names", ErrName)
+	// ErrPermits is returned for a number of permits that is not 1 to the limit,
+	// and for a limit that is not 1 to MaxPermits.
+	ErrPermits = errors.New("quorumlock: bad number of permits")
+	// ErrDuration is returned for a time that is negative, too long, or shorter
+	// than the election timeout.
+	ErrDuration = errors.New("quorumlock: bad duration")
+	// ErrReason is returned when something is to be forced without saying who
+	// wants it and why.
+	ErrReason = errors.New("quorumlock: who wants it, and why?")
 	// ErrOptions is returned by Open for options that cannot work. The error
 	// lists every fault, not just the first.
 	ErrOptions = errors.New("quorumlock: bad options")
@@ -79,20 +105,39 @@ var (
 // A HeldError says who holds a lock that could not be had. It matches ErrHeld
 // with errors.Is, and the ctx error too when it was ctx that ended the wait.
 type HeldError struct {
-	Name    string   // the lock
+	Name    string   // the lock; of several, the first that could not be had
+	Mode    Mode     // in which it is held; zero if nobody holds it
 	Holders []Holder // who holds it, as this replica last saw it
-	Ahead   int      // how many stood in line before us; 0 for TryAcquire
+	Limit   int      // of a counted lock: how many permits there are
+	Taken   int      // and how many are taken
+	Delayed bool     // a LockDelay keeps it from being granted
+	Ahead   int      // how many stood in line before us
 	ctxErr  error
 }
 
 func (e *HeldError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "quorumlock: %q is held", e.Name)
+	fmt.Fprintf(&b, "quorumlock: %q is ", e.Name)
+	switch {
+	case len(e.Holders) == 0 && e.Delayed:
+		b.WriteString("kept free by a lock delay")
+	case len(e.Holders) == 0:
+		b.WriteString("waited for")
+	default:
+		b.WriteString("held")
+	}
+	if e.Mode == Shared {
+		b.WriteString(" shared")
+	}
+	if e.Limit > 0 {
+		fmt.Fprintf(&b, ", %d of %d permits,", e.Taken, e.Limit)
+	}
 	for i, h := range e.Holders {
 		if i > 0 {
 			b.WriteString(" and")
 		}
-		fmt.Fprintf(&b, " by %s (session %s, token %s)", h.Owner, h.Session, h.Token)
+		fmt.Fprintf(&b, " by %s (session %s, token %s, since %s)", h.Owner, h.Session, h.Token,
+			h.AcquiredAt.UTC().Format(time.RFC3339))
 	}
 	if e.Ahead > 0 {
 		fmt.Fprintf(&b, ", %d ahead in line", e.Ahead)
@@ -114,7 +159,7 @@ func (e *HeldError) Unwrap() []error {
 // A LostError says which hold was lost, when and why. It matches ErrLost with
 // errors.Is, and its cause: ErrNoQuorum when the cluster could not be reached
 // for so long that the hold can no longer be trusted, ErrSessionExpired when
-// the session ended, ErrClosed when the node was closed.
+// the session ended, ErrMaxHold, ErrRevoked, ErrClosed when the node was closed.
 type LostError struct {
 	Name  string        // the lock
 	Token fencing.Token // of the hold that is gone
@@ -129,6 +174,43 @@ func (e *LostError) Error() string {
 
 // Unwrap makes errors.Is find ErrLost and the cause.
 func (e *LostError) Unwrap() []error { return []error{ErrLost, e.Cause} }
+
+// A ModeError says in which mode a name is in use. It matches ErrMode.
+type ModeError struct {
+	Name       string
+	Mode       Mode // in which it is in use
+	Limit      int  // of permits, if it is in use as a counted lock
+	AskedMode  Mode
+	AskedLimit int
+}
+
+func (e *ModeError) Error() string {
+	kind := func(m Mode, limit int) string {
+		if m == Counted {
+			return fmt.Sprintf("counted with a limit of %d", limit)
+		}
+		return m.String()
+	}
+	return fmt.Sprintf("quorumlock: %q is in use as %s, and was asked for as %s",
+		e.Name, kind(e.Mode, e.Limit), kind(e.AskedMode, e.AskedLimit))
+}
+
+// Unwrap makes errors.Is find ErrMode.
+func (e *ModeError) Unwrap() error { return ErrMode }
+
+// A RevokedError says who ended a hold or a session over its holder's head, and
+// why. It matches ErrRevoked.
+type RevokedError struct {
+	By     string
+	Reason string
+}
+
+func (e *RevokedError) Error() string {
+	return fmt.Sprintf("quorumlock: revoked by %s: %s", e.By, e.Reason)
+}
+
+// Unwrap makes errors.Is find ErrRevoked.
+func (e *RevokedError) Unwrap() error { return ErrRevoked }
 
 // ctxError joins the library's own error with that of the caller's ctx, so that
 // errors.Is finds both.

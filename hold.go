@@ -18,7 +18,7 @@ import (
 // store with each write, and let the store refuse an older one; see package fencing.
 type Hold struct {
 	session *Session
-	name    string
+	name    string // of several, the first
 	seq     uint64 // which acquisition of its process
 	over    atomic.Bool
 
@@ -31,14 +31,25 @@ type Hold struct {
 	limit     uint32
 	batch     uint64        // the batch that carries it; 0 until it is sent
 	answer    chan struct{} // has a token when the call has its answer
-	token     fencing.Token // if granted
-	refusal   error         // if not
+	token     fencing.Token // if granted; of several names, the largest
 
-	// Guarded by n.mu. What few look at is made when it is first asked for.
-	err      error         // why it is held no more
+	err    error                    // why it was refused, or is held no more; guarded by n.mu
+	asides *asides                  // nil while nobody asked for any; guarded by n.mu
+	more   atomic.Pointer[holdMore] // nil for a plain lock, about which nothing was asked
+}
+
+// asides are what few look at of a hold: each is made when it is first asked for.
+type asides struct {
 	done     chan struct{} // closed when it is held no more
 	freed    chan struct{} // closed when the cluster has freed it
 	contexts map[*holdContext]struct{}
+}
+
+func (h *Hold) aside() *asides {
+	if h.asides == nil {
+		h.asides = new(asides)
+	}
+	return h.asides
 }
 
 // granted reports whether the lock was granted and handed to its caller.
@@ -48,7 +59,8 @@ func (h *Hold) granted() bool { return h.answered && !h.token.IsZero() }
 func (h *Hold) Name() string { return h.name }
 
 // Token returns the fencing token: larger than that of every earlier hold of this
-// name, for ever.
+// name, for ever. Readers that overlap have the same one. Of a hold on several
+// names it is the largest, which is right for each of them too; see TokenFor.
 func (h *Hold) Token() fencing.Token { return h.token }
 
 // Session returns the session that the hold belongs to.
@@ -61,13 +73,14 @@ func (h *Hold) Done() <-chan struct{} {
 	n := h.session.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if h.done == nil {
-		h.done = make(chan struct{})
+	a := h.aside()
+	if a.done == nil {
+		a.done = make(chan struct{})
 		if h.err != nil {
-			close(h.done)
+			close(a.done)
 		}
 	}
-	return h.done
+	return a.done
 }
 
 // Err returns nil while the lock is held. After a loss it returns a *LostError,
@@ -75,13 +88,16 @@ func (h *Hold) Done() <-chan struct{} {
 // looks at the clock itself: it is right in a process that has just woken from a
 // long stop, before any timer has run. It needs no network.
 func (h *Hold) Err() error {
-	if !h.over.Load() && h.session.alive() {
+	if !h.over.Load() && h.session.alive() && !h.overdue() {
 		return nil
 	}
 	n := h.session.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.distrust(h.session)
+	if h.overdue() {
+		h.lose(ErrMaxHold)
+	}
 	return h.err
 }
 
@@ -92,7 +108,11 @@ func (h *Hold) Remaining() time.Duration {
 	if h.Err() != nil {
 		return 0
 	}
-	return max(h.session.remaining(), 0)
+	left := h.session.remaining()
+	if m := h.more.Load(); m != nil && m.until != 0 {
+		left = min(left, m.until-h.session.n.trust())
+	}
+	return max(left, 0)
 }
 
 // Context returns a copy of parent that ends when the hold does, with context.Cause
@@ -108,14 +128,15 @@ func (h *Hold) Context(parent context.Context) (ctx context.Context, cancel cont
 		end(h.err)
 		return hc, func() {}
 	}
-	if h.contexts == nil {
-		h.contexts = make(map[*holdContext]struct{})
+	a := h.aside()
+	if a.contexts == nil {
+		a.contexts = make(map[*holdContext]struct{})
 	}
-	h.contexts[hc] = struct{}{}
+	a.contexts[hc] = struct{}{}
 	return hc, func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		delete(h.contexts, hc)
+		delete(a.contexts, hc)
 		end(context.Canceled)
 	}
 }
@@ -153,7 +174,7 @@ func (h *Hold) Validate(ctx context.Context) error {
 	held := false
 	n.machine.read(func(f *lockFSM) {
 		c := f.table.claim(h.session.id, h.name, h.seq)
-		held = c != nil && c.Token == h.token
+		held = c != nil && c.Holds() // there is never another claim of this number
 	})
 	if err := h.Err(); err != nil || held {
 		return err
@@ -216,8 +237,8 @@ func (n *Node) awaitFreed(ctx context.Context, h *Hold, freed <-chan struct{}) e
 
 // wake ends the waits of Release. n.mu is held.
 func (h *Hold) wake() {
-	if h.freed != nil && !isClosed(h.freed) {
-		close(h.freed)
+	if a := h.asides; a != nil && a.freed != nil && !isClosed(a.freed) {
+		close(a.freed)
 	}
 }
 
@@ -227,20 +248,33 @@ func (n *Node) release(h *Hold) (freed <-chan struct{}, lost error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.distrust(h.session)
-	if h.err == nil {
+	m := h.more.Load()
+	switch {
+	case h.err == nil:
 		h.finish(ErrNotHeld)
-		n.stream.say(wire.Command{Op: wire.Release, Session: h.session.id.Seq, Hold: h.seq, Lock: hashOf(h.name)})
+		h.giveBack()
+	case m != nil && m.until != 0 && !m.givenBack && errors.Is(h.err, ErrMaxHold):
+		h.giveBack() // the cluster keeps it for a little longer, for nobody
 	}
 	if h.err != ErrNotHeld {
 		return nil, h.err
 	}
-	if h.freed == nil {
-		h.freed = make(chan struct{})
+	a := h.aside()
+	if a.freed == nil {
+		a.freed = make(chan struct{})
 		if h.forgotten || n.failed != nil {
-			close(h.freed)
+			close(a.freed)
 		}
 	}
-	return h.freed, nil
+	return a.freed, nil
+}
+
+// giveBack tells the cluster that the hold is over. n.mu is held.
+func (h *Hold) giveBack() {
+	if m := h.more.Load(); m != nil {
+		m.givenBack = true
+	}
+	h.session.n.stream.say(wire.Command{Op: wire.Release, Session: h.session.id.Seq, Hold: h.seq, Lock: hashOf(h.name)})
 }
 
 // lose ends the hold without its holder's doing. n.mu is held.
@@ -254,11 +288,18 @@ func (h *Hold) lose(cause error) {
 func (h *Hold) finish(err error) {
 	h.err = err
 	h.over.Store(true)
-	if h.done != nil {
-		close(h.done)
+	if m := h.more.Load(); m != nil && m.timer != nil {
+		m.timer.Stop()
 	}
-	for hc := range h.contexts {
+	a := h.asides
+	if a == nil {
+		return
+	}
+	if a.done != nil {
+		close(a.done)
+	}
+	for hc := range a.contexts {
 		hc.end(err)
 	}
-	h.contexts = nil
+	a.contexts = nil
 }

@@ -15,26 +15,42 @@ import (
 // A Mode is how a lock is held.
 type Mode = queue.Mode
 
-// Exclusive is the mode of a lock that is held alone.
-const Exclusive = queue.Exclusive
+// How a lock is held.
+const (
+	Exclusive = queue.Exclusive // alone: as Acquire takes it
+	Shared    = queue.Shared    // beside others that share it: see Share
+	Counted   = queue.Counted   // by as many as there are permits for: see Permits
+)
 
 // LockInfo describes one lock.
 type LockInfo struct {
-	Name    string
-	Mode    Mode     // zero if nobody holds it
-	Holders []Holder // in the order in which they were granted
-	Waiters []Waiter // in line, the next one first
+	Name         string
+	Mode         Mode      // of the holders, or of who waits first; zero if there is neither
+	Holders      []Holder  // in the order in which they were granted
+	Waiters      []Waiter  // in line, the next one first
+	Limit        int       // of a counted lock: how many permits there are
+	Taken        int       // and how many of them are taken
+	DelayedUntil time.Time // until when a LockDelay keeps it from being granted, as seen here; zero if none does
 }
 
 // A Holder is who holds a lock. The times are for display: they come from the wall
 // clocks of two machines, and nothing is decided by them.
 type Holder struct {
 	Session    sessions.ID
-	Owner      string
+	Owner      string // empty if the session is over and the hold is kept by MinHold
 	Replica    uint64
+	Mode       Mode
 	Token      fencing.Token
+	Slots      []int     // of a counted lock: which permits, in order
+	Names      []string  // all names of the hold, if there are several
 	AcquiredAt time.Time // by the wall clock of the process whose call made it free
 	LeaseUntil time.Time // from when on its session may be ended unless it is renewed, as seen here; zero if unknown
+	MaxHold    time.Duration
+	HeldUntil  time.Time // when MaxHold ends it, as seen here; zero if nothing does, or the holder does not know of its hold yet
+	MinHold    time.Duration
+	Released   bool      // the holder has released it, and MinHold keeps it
+	KeptUntil  time.Time // until when MinHold keeps it, as seen here; zero if it does not
+	LockDelay  time.Duration
 }
 
 // A Waiter is who stands in line for a lock.
@@ -42,6 +58,9 @@ type Waiter struct {
 	Session sessions.ID
 	Owner   string
 	Replica uint64
+	Mode    Mode
+	Permits int       // of a counted lock: how many it waits for
+	Names   []string  // all names of the wait, if there are several
 	Since   time.Time // by the waiter's wall clock; for display
 }
 
@@ -59,10 +78,9 @@ func (n *Node) Describe(ctx context.Context, name string) (LockInfo, error) {
 	info := LockInfo{Name: name}
 	n.machine.read(func(f *lockFSM) {
 		if l := f.table.line(name); l != nil {
-			info = f.describe(l)
+			info = n.describe(f, l)
 		}
 	})
-	n.addLeases(&info)
 	return info, nil
 }
 
@@ -113,13 +131,10 @@ func (n *Node) List(ctx context.Context, prefix string, opts ...ListOption) ([]L
 		n.machine.read(func(f *lockFSM) {
 			for _, name := range chunk {
 				if l := f.table.line(name); l != nil {
-					infos = append(infos, f.describe(l))
+					infos = append(infos, n.describe(f, l))
 				}
 			}
 		})
-	}
-	for i := range infos {
-		n.addLeases(&infos[i])
 	}
 	return infos, nil
 }
@@ -151,55 +166,11 @@ func (n *Node) names(ctx context.Context, prefix string, o listOptions) ([]strin
 	return names, nil
 }
 
-func (f *lockFSM) describe(l *queue.Line) LockInfo {
-	info := LockInfo{Name: strings.Clone(l.Name), Holders: f.holders(l)}
-	for c := range l.Holders() {
-		info.Mode = c.Mode
-	}
-	for c := range l.Waiters() {
-		info.Waiters = append(info.Waiters, Waiter{
-			Session: c.Session, Owner: f.owner(c.Session), Replica: c.Session.Replica,
-			Since: time.UnixMilli(c.At),
-		})
-	}
-	return info
-}
-
-func (f *lockFSM) holders(l *queue.Line) []Holder {
-	var hs []Holder
-	for c := range l.Holders() {
-		hs = append(hs, Holder{
-			Session: c.Session, Owner: f.owner(c.Session), Replica: c.Session.Replica,
-			Token: c.Token, AcquiredAt: time.UnixMilli(c.At),
-		})
-	}
-	return hs
-}
-
 func (f *lockFSM) owner(id sessions.ID) string {
 	if s := f.roll.Session(id); s != nil {
 		return s.Owner
 	}
 	return ""
-}
-
-// addLeases fills in until when each holder's session lasts, as far as this replica
-// knows.
-func (n *Node) addLeases(info *LockInfo) {
-	for i := range info.Holders {
-		h := &info.Holders[i]
-		n.machine.read(func(f *lockFSM) {
-			s := f.roll.Session(h.Session)
-			if s == nil {
-				return
-			}
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			if at, ok := n.judge.RenewedAt(h.Session.Replica, h.Session.Epoch); ok {
-				h.LeaseUntil = at.Add(sessions.Lease(s.TTL)).Round(0)
-			}
-		})
-	}
 }
 
 // Status is what this replica knows without asking the others.

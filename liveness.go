@@ -103,7 +103,7 @@ func (n *Node) expiryLoop() {
 	var under <-chan struct{} // closed when the last proposal has had its answer
 	for n.whileLeading(every) {
 		due := n.look()
-		if len(due) == 0 || under != nil && !isClosed(under) {
+		if len(due.sessions)+len(due.times) == 0 || under != nil && !isClosed(under) {
 			continue
 		}
 		done := make(chan struct{})
@@ -129,25 +129,38 @@ func (n *Node) whileLeading(d time.Duration) bool {
 	return n.ctx.Err() == nil
 }
 
-func (n *Node) look() (due []sessions.Judgement) {
+// A verdict is what the leader finds to be over.
+type verdict struct {
+	sessions []sessions.Judgement
+	times    []timeID
+}
+
+func (n *Node) look() (due verdict) {
 	n.machine.read(func(f *lockFSM) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		due = n.judge.Look(n.clk.Now(), f.roll)
+		due.sessions = n.judge.Look(n.clk.Now(), f.roll)
+		due.times = n.agenda.due(n.clk.Now(), maxBatchCommands)
 	})
 	return due
 }
 
-// expire proposes, once, to end what the judge found. Each command holds only if
-// the renewal it was judged by is still the last when it is applied, so it does no
-// harm when it comes late, or from a leader that is one no more.
-func (n *Node) expire(due []sessions.Judgement) {
+// expire proposes, once, to end what was found. Each command holds only if the
+// renewal it was judged by is still the last, or the time still runs, when it is
+// applied, so it does no harm when it comes late, or from a leader that is one no
+// more.
+func (n *Node) expire(due verdict) {
 	var e wire.Entry
-	for _, j := range due[:min(len(due), wire.MaxCommands)] {
+	for _, j := range due.sessions[:min(len(due.sessions), maxBatchCommands)] {
 		n.log.Info("session lease ran out", "replica", j.Replica, "epoch", j.Epoch, "ttl", j.TTL)
 		e.Commands = append(e.Commands, wire.Command{
 			Op: wire.Expire, Replica: j.Replica, Epoch: j.Epoch, Renewal: j.Renewal,
 			TTL: uint64(j.TTL / time.Millisecond),
+		})
+	}
+	for _, id := range due.times {
+		e.Commands = append(e.Commands, wire.Command{
+			Op: wire.Due, Hold: id.hold, More: &wire.More{Who: id.who, What: uint8(id.what)},
 		})
 	}
 	n.propose(n.termNow(), n.encode(e))

@@ -68,7 +68,7 @@ func (s *speaker) release(session, hold uint64, name string) {
 }
 
 // heap returns how many bytes are in use.
-func heap() int {
+func heapInUse() int {
 	runtime.GC()
 	runtime.GC() // what a sync.Pool holds survives the first
 	var m runtime.MemStats
@@ -105,12 +105,12 @@ func TestIdleNamesCostNothing(t *testing.T) {
 		s.flush()
 	}
 	takeAndFree(20_000)
-	heapBefore, snapshotBefore := heap(), len(f.bytes())
+	heapBefore, snapshotBefore := heapInUse(), len(f.bytes())
 	start := time.Now()
 	takeAndFree(names)
 	t.Logf("%d names in %v", names, time.Since(start))
 
-	require.Less(t, heap()-heapBefore, 1<<20, "heap before: %d", heapBefore)
+	require.Less(t, heapInUse()-heapBefore, 1<<20, "heap before: %d", heapBefore)
 	require.LessOrEqual(t, len(f.bytes()), snapshotBefore+16) // the numbers in it have grown
 	require.Zero(t, f.table.n)
 	checkFSM(t, f)
@@ -136,11 +136,11 @@ func TestBestDaysCostNothing(t *testing.T) {
 		}
 		s.flush()
 	}
-	before := heap()
+	before := heapInUse()
 	day()
 	s.say(wire.Command{Op: wire.Close, Session: 2}) // the last effects hold on to what they name
 	s.flush()
-	after := heap()
+	after := heapInUse()
 	require.Zero(t, f.table.n)
 	require.Less(t, after-before, 3<<20, "%d names, heap before: %d", names, before)
 	runtime.KeepAlive(s)
@@ -152,12 +152,12 @@ func TestHeldLockSize(t *testing.T) {
 	names := sized(2_000_000, 100_000)
 	f := newLockFSM()
 	s := newSpeaker(t, f, 1, 1)
-	before := heap()
+	before := heapInUse()
 	for i := range uint64(names) {
 		s.acquire(1, i+1, fmt.Sprintf("%060d", i))
 	}
 	s.flush()
-	each := (heap() - before) / names
+	each := (heapInUse() - before) / names
 	t.Logf("%d bytes for a held lock with a name of 60", each)
 	require.LessOrEqual(t, each, sized(160, 250))
 	require.Equal(t, names, f.table.n)

@@ -45,6 +45,8 @@ type Node struct {
 	termCtx               context.Context // ends when another leader is known
 	termStop              context.CancelFunc
 	judge                 sessions.Judge
+	agenda                agenda
+	calls                 calls
 	stream                stream
 	pulse                 pulse
 	own                   *Session // the node's own
@@ -182,27 +184,17 @@ func (n *Node) onLeader(replica, term uint64) {
 // When ctx ends first, nothing is left behind, and the error matches ctx's error
 // and either ErrHeld (a *HeldError that tells who has it) or, when no majority
 // answered, ErrNoQuorum. A lock that was granted at the very moment is returned.
-// Other errors match ErrName, ErrQueueFull, ErrBusy, ErrSessionExpired or ErrClosed.
+// Other errors match ErrName, ErrMode, ErrPermits, ErrDuration, ErrQueueFull,
+// ErrBusy, ErrSessionExpired or ErrClosed.
 func (n *Node) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Hold, error) {
-	return n.onOwnSession(ctx, name, true, opts)
+	return n.onOwnSession(ctx, []string{name}, true, opts)
 }
 
 // TryAcquire takes the lock of a name if nobody has it and nobody waits for it. If
 // it is held, it returns a *HeldError, which matches ErrHeld. It waits only for the
 // cluster's answer. For ctx and other errors see Acquire.
 func (n *Node) TryAcquire(ctx context.Context, name string, opts ...AcquireOption) (*Hold, error) {
-	return n.onOwnSession(ctx, name, false, opts)
-}
-
-func (n *Node) onOwnSession(ctx context.Context, name string, wait bool, opts []AcquireOption) (*Hold, error) {
-	if err := checkCall(ctx, name); err != nil {
-		return nil, err
-	}
-	s, err := n.ownSession(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("acquire %q: %w", name, err)
-	}
-	return s.acquire(ctx, name, wait, opts)
+	return n.onOwnSession(ctx, []string{name}, false, opts)
 }
 
 // ownSession returns the node's own session, opened at its first use and again
@@ -219,7 +211,7 @@ func (n *Node) ownSession(ctx context.Context) (*Session, error) {
 	}
 	// Opened for all who ask at once, and on no one caller's ctx.
 	opened := n.opening.DoChan("own", func() (any, error) {
-		s, err := n.openSession(n.ctx, sessionOptions{ttl: n.opts.SessionTTL, owner: n.opts.Owner})
+		s, err := n.openSession(n.ctx, sessionOptions{ttl: n.opts.SessionTTL, owner: n.opts.Owner, maxWaits: -1})
 		if err == nil {
 			n.mu.Lock()
 			n.own = s

@@ -23,6 +23,12 @@ const (
 	MaxNameLen = wire.MaxName
 	// MaxOwnerLen is the longest owner name, in bytes.
 	MaxOwnerLen = wire.MaxOwner
+	// MaxReasonLen is the longest reason for what is forced, in bytes.
+	MaxReasonLen = wire.MaxReason
+	// MaxNames is how many names one hold may have.
+	MaxNames = wire.MaxNames
+	// MaxPermits is how many permits a counted lock may have.
+	MaxPermits = wire.MaxPermits
 
 	// DefaultSessionTTL is the SessionTTL of Options that set none.
 	DefaultSessionTTL = 10 * time.Second

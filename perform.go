@@ -2,6 +2,8 @@ package quorumlock
 
 import (
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/quorumlock/quorumlock/fencing"
 	"github.com/quorumlock/quorumlock/sessions"
@@ -15,10 +17,14 @@ func (n *Node) perform(effects []effect) {
 	defer n.mu.Unlock()
 	for i := range effects {
 		e := &effects[i]
-		if e.kind == renewed {
+		switch e.kind {
+		case renewed:
 			n.judge.Renewed(e.session.Replica, e.session.Epoch, e.n, n.clk.Now())
-		}
-		if e.kind == halted {
+		case timed:
+			n.agenda.begin(timeID{e.session, e.hold, e.what}, n.clk.Now().Add(time.Duration(e.n)*time.Millisecond))
+		case untimed:
+			n.agenda.end(timeID{e.session, e.hold, e.what})
+		case halted:
 			n.halt()
 		}
 		if e.session.Replica == n.self.Replica && e.session.Epoch == n.self.Epoch {
@@ -44,20 +50,36 @@ func (n *Node) concerns(e *effect) {
 		n.confirm(n.sessions[e.session.Seq])
 	case ended:
 		if s := n.sessions[e.session.Seq]; s != nil {
-			n.forgetSession(s, e.cause.err())
+			n.forgetSession(s, e.err())
 		}
 	case granted:
-		n.grant(n.claim(e), e.token)
+		n.grant(n.claim(e), e.name, e.token)
 	case queued:
 		if h := n.claim(e); h != nil {
 			h.queued = true
 		}
 	case refused:
-		n.refuse(n.claim(e), e.cause)
-	case released, gone, left:
+		n.refuse(n.claim(e), e.name, e.cause)
+	case lost:
+		if h := n.claim(e); h != nil {
+			n.endClaim(h, e.err())
+			n.forgetClaim(h)
+		}
+	case released, gone, left, lingers:
 		if h := n.claim(e); h != nil {
 			n.forgetClaim(h)
 		}
+	case downgraded:
+		if h := n.claim(e); h != nil {
+			h.moreOf().mode = Shared
+		}
+	case asked:
+		if h := n.claim(e); h != nil && h.granted() {
+			by, reason, _ := strings.Cut(e.note, "\x00")
+			h.ask(YieldRequest{By: by, Reason: reason})
+		}
+	case answered:
+		n.calls.answer(e.hold, e.cause)
 	}
 }
 
@@ -123,15 +145,22 @@ func (n *Node) claim(e *effect) *Hold {
 // grant hands a lock to the call that waits for it. If the call has gone, or its
 // session was given up, then the cancel or the close that was sent takes the lock
 // back, and it is not handed out.
-func (n *Node) grant(h *Hold, token fencing.Token) {
+func (n *Node) grant(h *Hold, name string, token fencing.Token) {
 	if h == nil || h.abandoned || h.answered {
+		return
+	}
+	if m := h.more.Load(); m != nil {
+		if h.obtain(m, name, token) {
+			h.tell()
+		}
 		return
 	}
 	h.token = token
 	h.tell()
 }
 
-func (n *Node) refuse(h *Hold, why cause) {
+// refuse tells a call why it cannot have the lock: of several, the one named.
+func (n *Node) refuse(h *Hold, name string, why cause) {
 	if h == nil {
 		return
 	}
@@ -139,9 +168,13 @@ func (n *Node) refuse(h *Hold, why cause) {
 	if h.abandoned || h.answered {
 		return
 	}
-	h.refusal = why.err()
-	if why == causeHeld {
-		h.refusal = n.machine.fsm.heldError(h)
+	switch f := n.machine.fsm; why {
+	case causeHeld:
+		h.err = f.heldError(h, name)
+	case causeMode, causeLimit:
+		h.err = f.modeError(h, name)
+	default:
+		h.err = why.err()
 	}
 	h.tell()
 }
@@ -173,6 +206,8 @@ func (n *Node) reconcile() {
 			}
 		}
 	}
+	n.agenda.keep(f.times, n.clk.Now())
+	n.calls.again(p.Batch, n.stream.say)
 	for number := range n.stream.sent {
 		if number <= p.Batch {
 			n.stream.settle(number)
@@ -194,17 +229,28 @@ func (n *Node) reconcileSessions(f *lockFSM, p *sessions.Process) {
 }
 
 // reconcileClaim settles a claim whose batch was applied. What stands in no line is
-// over: as its session lives and it was not cancelled, it was refused.
+// over: as its session lives and it was not cancelled, it was refused, or it was
+// revoked, and who did that is lost.
 func (n *Node) reconcileClaim(f *lockFSM, h *Hold) {
 	switch own := f.table.claim(h.session.id, h.name, h.seq); {
 	case own == nil && h.granted():
+		n.endClaim(h, &RevokedError{By: "unknown", Reason: "this replica fell behind and did not see it"})
 		n.forgetClaim(h)
 	case own == nil && h.wait:
-		n.refuse(h, causeQueueFull)
+		n.refuse(h, h.name, causeQueueFull)
 	case own == nil:
-		n.refuse(h, causeHeld)
+		n.refuse(h, h.name, causeHeld)
 	case own.Holds():
-		n.grant(h, own.Token)
+		for _, p := range own.Parts() {
+			name := h.name // a record's claim is in no line
+			if p.Line() != nil {
+				name = p.Line().Name
+			}
+			n.grant(h, name, p.Token)
+		}
+		if m := h.more.Load(); m != nil {
+			m.mode = own.Mode
+		}
 	default:
 		h.queued = true
 	}

@@ -3,6 +3,7 @@ package quorumlock
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +24,8 @@ type Session struct {
 	id    sessions.ID
 	ttl   time.Duration
 	owner string
+
+	maxWaits uint64 // places in lines that it may have
 
 	done    chan struct{}
 	settled chan struct{} // closed once the cluster has opened or refused it
@@ -52,9 +55,13 @@ const (
 type SessionOption func(*sessionOptions)
 
 type sessionOptions struct {
-	ttl   time.Duration
-	owner string
+	ttl      time.Duration
+	owner    string
+	maxWaits int // negative for any number
 }
+
+// anyNumber is a limit that is none.
+const anyNumber = math.MaxUint64
 
 // WithTTL sets within what time after a crash the session's locks come free.
 // Default: Options.SessionTTL, whose limits hold here too. Fractions of a
@@ -69,6 +76,13 @@ func WithOwner(name string) SessionOption {
 	return func(o *sessionOptions) { o.owner = name }
 }
 
+// MaxWaits sets how many places in lines the session may have at once: with more,
+// Acquire returns ErrQueueFull at once. A wait for several names has a place in
+// the line of each. Default, and for a negative number: any number.
+func MaxWaits(places int) SessionOption {
+	return func(o *sessionOptions) { o.maxWaits = places }
+}
+
 // OpenSession opens a session. It returns an error matching ErrNoQuorum and ctx's
 // error when ctx ends before a majority answered, and leaves nothing behind then;
 // ErrOptions for a TTL or owner outside their limits; ErrClosed.
@@ -76,7 +90,7 @@ func (n *Node) OpenSession(ctx context.Context, opts ...SessionOption) (*Session
 	if err := checkCtx(ctx); err != nil {
 		return nil, err
 	}
-	o := sessionOptions{ttl: n.opts.SessionTTL, owner: n.opts.Owner}
+	o := sessionOptions{ttl: n.opts.SessionTTL, owner: n.opts.Owner, maxWaits: -1}
 	for _, opt := range opts {
 		opt(&o)
 	}
@@ -137,6 +151,11 @@ func (n *Node) beginSession(o sessionOptions) (*Session, error) {
 		settled: make(chan struct{}),
 		ended:   make(chan struct{}),
 		claims:  make(map[uint64]*Hold),
+
+		maxWaits: anyNumber,
+	}
+	if o.maxWaits >= 0 {
+		s.maxWaits = uint64(o.maxWaits)
 	}
 	n.sessions[s.id.Seq] = s
 	n.stream.say(wire.Command{Op: wire.Open, Session: s.id.Seq, TTL: uint64(s.ttl / time.Millisecond), Owner: s.owner})
@@ -180,18 +199,12 @@ func (s *Session) remaining() time.Duration {
 
 // Acquire is Node.Acquire on this session.
 func (s *Session) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Hold, error) {
-	if err := checkCall(ctx, name); err != nil {
-		return nil, err
-	}
-	return s.acquire(ctx, name, true, opts)
+	return s.ask(ctx, []string{name}, true, opts)
 }
 
 // TryAcquire is Node.TryAcquire on this session.
 func (s *Session) TryAcquire(ctx context.Context, name string, opts ...AcquireOption) (*Hold, error) {
-	if err := checkCall(ctx, name); err != nil {
-		return nil, err
-	}
-	return s.acquire(ctx, name, false, opts)
+	return s.ask(ctx, []string{name}, false, opts)
 }
 
 // Close ends the session. It is over for this process at once, its holds are lost,

@@ -40,6 +40,7 @@ type stream struct {
 type outgo struct {
 	number   uint64
 	commands []wire.Command
+	urgent   int // how many of them are no acquires: the first ones
 	tried    bool
 	settled  chan struct{} // closed once it is known to have been applied
 }
@@ -69,7 +70,7 @@ func (s *stream) next() *outgo {
 	b := &outgo{number: s.last + 1, settled: make(chan struct{})}
 	k := min(len(s.urgent), maxBatchCommands)
 	b.commands = append(b.commands, s.urgent[:k]...)
-	s.urgent = s.urgent[k:]
+	s.urgent, b.urgent = s.urgent[k:], k
 
 	taken, bytes := 0, 0
 	for _, h := range s.acquires {
@@ -82,7 +83,7 @@ func (s *stream) next() *outgo {
 		}
 		h.batch = b.number
 		b.commands = append(b.commands, h.command())
-		bytes += len(h.name) + 32
+		bytes += h.size()
 	}
 	clear(s.acquires[:taken]) // the claims are not kept by what is left of the queue
 	s.acquires = s.acquires[taken:]
@@ -134,9 +135,12 @@ func (n *Node) nextBatch() *outgo {
 	if b == nil {
 		return nil
 	}
-	for i := range b.commands {
-		if c := &b.commands[i]; c.Op == wire.Open && n.sessions[c.Session] != nil {
+	for i := range b.urgent {
+		switch c := &b.commands[i]; {
+		case c.Op == wire.Open && n.sessions[c.Session] != nil:
 			n.sessions[c.Session].batch = b.number
+		case c.More != nil:
+			n.calls.sent(c.More.Call, b.number)
 		}
 	}
 	if !n.stream.empty() {
@@ -161,7 +165,7 @@ func (n *Node) prune(b *outgo) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	b.commands = slices.DeleteFunc(b.commands, func(c wire.Command) bool {
-		if c.Op != wire.Acquire || n.sessions[c.Session] == nil {
+		if c.Op != wire.Acquire && c.Op != wire.Take || n.sessions[c.Session] == nil {
 			return false
 		}
 		h := n.sessions[c.Session].claims[c.Hold]

@@ -1,0 +1,91 @@
+package quorumlock
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/quorumlock/quorumlock/internal/wire"
+)
+
+// calls are what was asked of the cluster beside locks and sessions, and has had no
+// answer yet. n.mu guards them.
+type calls struct {
+	last  uint64
+	under map[uint64]*call // by number
+}
+
+type call struct {
+	command wire.Command
+	batch   uint64     // the batch that carries it; 0 until it is sent
+	answer  chan cause // has room for the one answer
+}
+
+func (c *calls) begin(command wire.Command) *call {
+	if c.under == nil {
+		c.under = make(map[uint64]*call)
+	}
+	c.last++
+	command.More.Call = c.last
+	x := &call{command: command, answer: make(chan cause, 1)}
+	c.under[c.last] = x
+	return x
+}
+
+// sent notes which batch carries a call.
+func (c *calls) sent(number, batch uint64) {
+	if x := c.under[number]; x != nil {
+		x.batch = batch
+	}
+}
+
+func (c *calls) answer(number uint64, why cause) {
+	if x := c.under[number]; x != nil {
+		delete(c.under, number)
+		x.answer <- why
+	}
+}
+
+// again says once more what was applied without its answer being seen. Each of
+// these calls finds nothing left to do the second time.
+func (c *calls) again(applied uint64, say func(wire.Command)) {
+	for _, x := range c.under {
+		if x.batch != 0 && x.batch <= applied {
+			x.batch = 0
+			say(x.command)
+		}
+	}
+}
+
+// call asks the cluster for something about a name and waits for the answer.
+func (n *Node) call(ctx context.Context, name string, c wire.Command) error {
+	n.mu.Lock()
+	if n.failed != nil {
+		n.mu.Unlock()
+		return n.failed
+	}
+	x := n.calls.begin(c)
+	n.stream.say(c)
+	n.mu.Unlock()
+	select {
+	case why := <-x.answer:
+		return n.outcome(name, c, why)
+	case <-n.ctx.Done():
+		return n.err()
+	case <-ctx.Done():
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.calls.under, c.More.Call)
+		return fmt.Errorf("%s %q: %w", c.Op, name, &ctxError{ErrNoQuorum, ctx.Err()})
+	}
+}
+
+// outcome returns the error that stands for the answer to a call.
+func (n *Node) outcome(name string, c wire.Command, why cause) error {
+	if why == 0 {
+		return nil
+	}
+	if c.Op == wire.Evict {
+		return fmt.Errorf("session %s: %w", c.More.Who, why.err())
+	}
+	return fmt.Errorf("%s %q: %w", c.Op, name, why.err())
+}
