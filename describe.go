@@ -48,9 +48,7 @@ func (f *lockFSM) describe(l *queue.Line) LockInfo {
 			Session: c.Session, Owner: f.owner(c.Session), Replica: c.Session.Replica, Mode: c.Mode,
 			Token: c.Token, Names: namesOf(c), AcquiredAt: time.UnixMilli(c.At), Released: c.Is(queue.Leaving),
 		}
-		for _, slot := range c.Slots {
-			h.Slots = append(h.Slots, int(slot))
-		}
+		h.Slots = intsOf(c.Slots)
 		if t := c.Terms; t != nil {
 			h.MaxHold, h.MinHold, h.LockDelay = t.MaxHold, t.MinHold, t.Delay
 		}
@@ -134,4 +132,19 @@ func (f *lockFSM) firstBusy(h *Hold) string {
 		}
 	}
 	return h.name
+}
+
+// slotsOf returns the permits that a claim has.
+func (f *lockFSM) slotsOf(id sessions.ID, name string, hold uint64) []int {
+	if c := f.table.claim(id, name, hold); c != nil {
+		return intsOf(c.Slots)
+	}
+	return nil
+}
+
+func intsOf(slots []uint32) (ints []int) {
+	for _, slot := range slots {
+		ints = append(ints, int(slot))
+	}
+	return ints
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/quorumlock/quorumlock/fencing"
+	"github.com/quorumlock/quorumlock/queue"
 	"github.com/quorumlock/quorumlock/sessions"
 )
 
@@ -19,6 +20,7 @@ type effect struct {
 	token   fencing.Token // granted
 	n       uint64        // renewed, batch: its number
 	cause   cause         // refused, ended, batch, lost, left, answered
+	mode    queue.Mode    // granted
 	what    timeKind      // timed, untimed
 	note    string        // who wanted it and why: lost, ended, asked
 }

@@ -180,11 +180,7 @@ func (h *Hold) obtain(m *holdMore, name string, token fencing.Token) (all bool) 
 		return false
 	}
 	if m.mode == Counted {
-		if c := n.machine.fsm.table.claim(h.session.id, h.name, h.seq); c != nil {
-			for _, slot := range c.Slots {
-				m.slots = append(m.slots, int(slot))
-			}
-		}
+		m.slots = n.machine.fsm.slotsOf(h.session.id, h.name, h.seq)
 	}
 	if m.maxHold > 0 {
 		// The leader counts from when it applied the start, which is later.

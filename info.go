@@ -173,6 +173,48 @@ func (f *lockFSM) owner(id sessions.ID) string {
 	return ""
 }
 
+// A SessionInfo describes a session.
+type SessionInfo struct {
+	ID         sessions.ID
+	Owner      string
+	Replica    uint64
+	TTL        time.Duration
+	OpenedAt   time.Time // by its process's wall clock; for display
+	RenewedAt  time.Time // when its process's last renewal was applied here; zero if unknown
+	LeaseUntil time.Time // from when on it may be ended unless it is renewed, as seen here; zero if unknown
+	Holds      int       // locks that it holds: of several names, each counts
+	Waits      int       // places that it has in lines
+}
+
+// Sessions tells which sessions are alive, in the order of their ids. It is
+// linearizable, and its errors are those of Describe. A hold that MinHold keeps
+// after its session's end is nobody's.
+func (n *Node) Sessions(ctx context.Context) ([]SessionInfo, error) {
+	if err := checkCtx(ctx); err != nil {
+		return nil, err
+	}
+	if err := n.barrier(ctx); err != nil {
+		return nil, err
+	}
+	var infos []SessionInfo
+	n.machine.read(func(f *lockFSM) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		for p := range f.roll.Processes() {
+			renewed, ok := n.judge.RenewedAt(p.Replica, p.Epoch)
+			for s := range p.Sessions() {
+				i := SessionInfo{ID: s.ID, Owner: s.Owner, Replica: s.ID.Replica, TTL: s.TTL, OpenedAt: time.UnixMilli(s.OpenedAt)}
+				if ok {
+					i.RenewedAt, i.LeaseUntil = renewed.Round(0), renewed.Add(sessions.Lease(s.TTL)).Round(0)
+				}
+				i.Holds, i.Waits = f.table.counts(s.ID)
+				infos = append(infos, i)
+			}
+		}
+	})
+	return infos, nil
+}
+
 // Status is what this replica knows without asking the others.
 type Status struct {
 	ReplicaID uint64

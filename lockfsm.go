@@ -220,7 +220,7 @@ func (f *lockFSM) enter(e *effect, at int64, c *wire.Command) {
 	case s.free():
 		f.token++
 		f.table.hold(s, record{seq: c.Hold, token: f.token, at: at, member: f.table.member(e.session)})
-		e.kind, e.token = granted, f.token
+		e.kind, e.token, e.mode = granted, f.token, queue.Exclusive
 	case s.counted():
 		e.cause = causeMode
 	case !c.Wait:
@@ -264,7 +264,7 @@ func (f *lockFSM) grant(c *queue.Claim, at int64) {
 	c.At = at
 	f.table.served(c)
 	l.Hold(c, token)
-	f.emit(effect{kind: granted, session: c.Session, hold: c.Seq, name: l.Name, token: c.Token})
+	f.emit(effect{kind: granted, session: c.Session, hold: c.Seq, name: l.Name, token: c.Token, mode: c.Mode})
 }
 
 // giveBack ends one acquisition, whether it holds or still waits. It is found by

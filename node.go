@@ -33,6 +33,7 @@ type Node struct {
 	closing sync.Once
 	closed  chan struct{} // closed when Close has done all it does
 	opening singleflight.Group
+	changes changes // for those who watch
 
 	// mu guards all below. The state machine's lock is taken before it, never
 	// after, and the engine is never called with it held.

@@ -13,6 +13,9 @@ import (
 // the state machine's lock held, in log order, for every entry on every replica:
 // this is how a call learns its outcome. It must not block.
 func (n *Node) perform(effects []effect) {
+	if n.machine.fsm.watched {
+		n.notice(effects)
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for i := range effects {
@@ -186,6 +189,10 @@ func (n *Node) reconcile() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	f := n.machine.fsm
+	f.watched = n.changes.watchers.Load() > 0
+	if f.watched {
+		n.changes.skip()
+	}
 	for p := range f.roll.Processes() {
 		n.judge.Renewed(p.Replica, p.Epoch, p.Renewal, n.clk.Now())
 	}

@@ -35,6 +35,7 @@ type table struct {
 type member struct {
 	id     sessions.ID
 	first  ref                     // of its records
+	alone  int                     // how many records it has
 	claims map[uint64]*queue.Claim // those in lines, by acquisition number; of those on several names, the first
 	places uint64                  // in lines, waiting
 }
@@ -191,6 +192,17 @@ func (t *table) served(c *queue.Claim) { t.members[t.member(c.Session)].places--
 // waits returns how many places in lines a session has.
 func (t *table) waits(id sessions.ID) uint64 { return t.members[t.member(id)].places }
 
+// counts returns how many locks a session holds, and for how many it waits.
+func (t *table) counts(id sessions.ID) (holds, waits int) {
+	m := &t.members[t.byID[id]]
+	for _, c := range m.claims {
+		if c.Holds() {
+			holds += len(c.Parts())
+		}
+	}
+	return m.alone + holds, int(m.places)
+}
+
 // leave takes a claim out of its line, which is to be looked after.
 func (t *table) leave(c *queue.Claim) {
 	t.touchLine(c.Line())
@@ -243,6 +255,7 @@ func (t *table) hold(s spot, x record) {
 		t.at(own.first).prev = r
 	}
 	own.first = r
+	own.alone++
 	t.n++
 }
 
@@ -272,6 +285,7 @@ func (t *table) drop(r ref) {
 
 func (t *table) unchain(r ref) {
 	x := t.at(r)
+	t.members[x.member].alone--
 	if x.prev != 0 {
 		t.at(x.prev).next = x.next
 	} else {

@@ -1,0 +1,233 @@
+package quorumlock
+
+import (
+	"context"
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/quorumlock/quorumlock/fencing"
+	"github.com/quorumlock/quorumlock/sessions"
+)
+
+// An EventKind says what an Event tells.
+type EventKind uint8
+
+const (
+	EventPicture    EventKind = iota + 1 // how some locks are, in Locks
+	EventSynced                          // every lock was shown: from here on the picture is whole
+	EventMissed                          // the reader was too slow: forget the picture, a new one follows
+	EventGranted                         // a lock was granted
+	EventReleased                        // its holder gave it back
+	EventKept                            // its holder gave it back, and MinHold keeps it for now
+	EventLost                            // its holder lost it: see Cause
+	EventQueued                          // somebody took a place in line
+	EventLeft                            // somebody left the line without the lock
+	EventDowngraded                      // an exclusive hold is a shared one now
+	EventResized                         // a counted lock has another number of permits: Limit
+)
+
+// String returns the kind's name in lower case.
+func (k EventKind) String() string {
+	names := [...]string{EventPicture: "picture", EventSynced: "synced", EventMissed: "missed", EventGranted: "granted",
+		EventReleased: "released", EventKept: "kept", EventLost: "lost", EventQueued: "queued", EventLeft: "left",
+		EventDowngraded: "downgraded", EventResized: "resized"}
+	if int(k) < len(names) && names[k] != "" {
+		return names[k]
+	}
+	return "event?"
+}
+
+// An Event is one change, or a piece of the picture that changes go on from.
+type Event struct {
+	Kind    EventKind
+	Name    string        // the lock
+	Session sessions.ID   // whose hold or wait it is
+	Owner   string        // of that session, if it is still there
+	Token   fencing.Token // of the hold
+	Mode    Mode          // EventGranted
+	Slots   []int         // EventGranted, of a counted lock
+	Limit   int           // EventResized
+	Cause   error         // EventLost, and EventLeft if it was not the waiter's wish: ErrSessionExpired, ErrMaxHold, ErrRevoked, ...
+	Locks   []LockInfo    // EventPicture
+}
+
+// Watch yields every change of the locks whose names begin with prefix, in the
+// order of the log, as this node's own replica applies it; an empty prefix stands
+// for all.
+//
+// It starts with a picture: events of kind EventPicture show the locks that are in
+// use, a few at a time, each followed by its changes; EventSynced says that all were
+// shown. A reader that falls behind by more than the changes that are kept, some
+// ten thousand for all readers of a node together, is told so by EventMissed and
+// gets a new picture, and so is one whose replica was sent a snapshot. Nothing is
+// ever left out without a word. While nobody watches it costs nothing.
+//
+// It ends, with an error as its last pair, when ctx ends (ctx's error, and
+// ErrNoQuorum if the picture could not be begun) or the node closes (ErrClosed).
+func (n *Node) Watch(ctx context.Context, prefix string) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		if err := checkCtx(ctx); err != nil {
+			yield(Event{}, err)
+			return
+		}
+		if err := n.barrier(ctx); err != nil {
+			yield(Event{}, err)
+			return
+		}
+		n.watched(+1)
+		defer n.watched(-1)
+		w := watcher{n: n, prefix: []byte(prefix), yield: yield}
+		w.restart()
+		for w.step(ctx) {
+		}
+	}
+}
+
+// watched counts those who watch.
+func (n *Node) watched(by int) {
+	n.machine.mu.Lock()
+	defer n.machine.mu.Unlock()
+	n.machine.fsm.watched = n.changes.count(by) > 0
+}
+
+// A watcher is one reader of the changes. It reads them in its caller's goroutine.
+type watcher struct {
+	n      *Node
+	prefix []byte
+	yield  func(Event, error) bool
+	next   uint64 // the change to be read next
+	page   int    // the page of the table to be shown next; pages once all were
+	found  []Event
+}
+
+func (w *watcher) restart() { w.page, w.next = 0, w.n.changes.end() }
+
+// step shows a page, or the changes of those that were shown, and reports whether
+// it goes on.
+func (w *watcher) step(ctx context.Context) bool {
+	if w.page < pages {
+		return w.show()
+	}
+	more := w.n.changes.after(w.next)
+	select {
+	case <-more:
+	case <-w.n.ctx.Done():
+		return w.last(w.n.err())
+	case <-ctx.Done():
+		return w.last(ctx.Err())
+	}
+	goesOn, _ := w.catchUp(w.n.changes.end())
+	return goesOn
+}
+
+func (w *watcher) last(err error) bool {
+	w.yield(Event{}, err)
+	return false
+}
+
+// show reads a page of the table. What changed on it before is in it, and what
+// changed on earlier pages is told first.
+func (w *watcher) show() bool {
+	var locks []LockInfo
+	var end uint64
+	w.n.machine.read(func(f *lockFSM) {
+		end = w.n.changes.end() // no entry is applied meanwhile
+		for _, name := range f.table.lineNames(w.page) {
+			if strings.HasPrefix(name, string(w.prefix)) {
+				locks = append(locks, w.n.describe(f, f.table.line(name)))
+			}
+		}
+	})
+	if goesOn, whole := w.catchUp(end); !goesOn || !whole {
+		return goesOn
+	}
+	w.page++
+	if len(locks) > 0 {
+		slices.SortFunc(locks, func(a, b LockInfo) int { return strings.Compare(a.Name, b.Name) })
+		if !w.yield(Event{Kind: EventPicture, Locks: locks}, nil) {
+			return false
+		}
+	}
+	return w.page < pages || w.yield(Event{Kind: EventSynced}, nil)
+}
+
+// catchUp tells the changes before end on the pages that were shown. If some of
+// them are kept no more, the picture is not whole, and begins anew.
+func (w *watcher) catchUp(end uint64) (goesOn, whole bool) {
+	for w.next < end {
+		var missed bool
+		w.found, w.next, missed = w.n.changes.read(w.found[:0], w.next, end, w.prefix, w.page)
+		if missed {
+			w.restart()
+			return w.yield(Event{Kind: EventMissed}, nil), false
+		}
+		if len(w.found) > 0 {
+			w.n.machine.read(func(f *lockFSM) {
+				for i := range w.found {
+					w.found[i].Owner = f.owner(w.found[i].Session)
+				}
+			})
+		}
+		for _, e := range w.found {
+			if !w.yield(e, nil) {
+				return false, true
+			}
+		}
+	}
+	return true, true
+}
+
+// notice notes what an entry did that watchers are told. The state machine's lock
+// is held.
+func (n *Node) notice(effects []effect) {
+	n.changes.begin()
+	defer n.changes.done()
+	for i := range effects {
+		e := &effects[i]
+		kind := eventOf(e.kind)
+		if kind == 0 {
+			continue
+		}
+		ev := Event{Kind: kind, Name: e.name, Session: e.session, Token: e.token}
+		switch kind {
+		case EventGranted:
+			ev.Mode = e.mode
+			if e.mode == Counted {
+				ev.Slots = n.machine.fsm.slotsOf(e.session, e.name, e.hold)
+			}
+		case EventLost:
+			ev.Cause = e.err()
+		case EventLeft:
+			if e.cause != 0 {
+				ev.Cause = e.err()
+			}
+		case EventResized:
+			ev.Limit = int(e.n)
+		}
+		n.changes.add(ev)
+	}
+}
+
+// eventOf returns the kind of event that tells an effect, or 0 if none does.
+func eventOf(k effectKind) EventKind {
+	switch k {
+	case granted:
+		return EventGranted
+	case released:
+		return EventReleased
+	case lingers:
+		return EventKept
+	case lost:
+		return EventLost
+	case queued:
+		return EventQueued
+	case left:
+		return EventLeft
+	case downgraded:
+		return EventDowngraded
+	case resized:
+		return EventResized
+	}
+	return 0
+}
