@@ -21,6 +21,9 @@ func restoreFSM(r io.Reader, stop <-chan struct{}) (*lockFSM, error) {
 	f := newLockFSM()
 	f.token = head.Token
 	f.roll = head.Roll
+	for i := range head.Jobs {
+		f.jobs[head.Jobs[i].Name] = &head.Jobs[i]
+	}
 	for p := range f.roll.Processes() {
 		for s := range p.Sessions() {
 			f.table.enroll(s.ID)

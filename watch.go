@@ -25,13 +25,14 @@ const (
 	EventLeft                            // somebody left the line without the lock
 	EventDowngraded                      // an exclusive hold is a shared one now
 	EventResized                         // a counted lock has another number of permits: Limit
+	EventValue                           // a hold has another value: Value
 )
 
 // String returns the kind's name in lower case.
 func (k EventKind) String() string {
 	names := [...]string{EventPicture: "picture", EventSynced: "synced", EventMissed: "missed", EventGranted: "granted",
 		EventReleased: "released", EventKept: "kept", EventLost: "lost", EventQueued: "queued", EventLeft: "left",
-		EventDowngraded: "downgraded", EventResized: "resized"}
+		EventDowngraded: "downgraded", EventResized: "resized", EventValue: "value"}
 	if int(k) < len(names) && names[k] != "" {
 		return names[k]
 	}
@@ -48,6 +49,7 @@ type Event struct {
 	Mode    Mode          // EventGranted
 	Slots   []int         // EventGranted, of a counted lock
 	Limit   int           // EventResized
+	Value   string        // EventGranted, EventValue: what the holder publishes
 	Cause   error         // EventLost, and EventLeft if it was not the waiter's wish: ErrSessionExpired, ErrMaxHold, ErrRevoked, ...
 	Locks   []LockInfo    // EventPicture
 }
@@ -191,10 +193,10 @@ func (n *Node) notice(effects []effect) {
 		}
 		ev := Event{Kind: kind, Name: e.name, Session: e.session, Token: e.token}
 		switch kind {
-		case EventGranted:
+		case EventGranted, EventValue:
 			ev.Mode = e.mode
-			if e.mode == Counted {
-				ev.Slots = n.machine.fsm.slotsOf(e.session, e.name, e.hold)
+			if !e.plain {
+				ev.Slots, ev.Value = n.machine.fsm.publicOf(e.session, e.name, e.hold)
 			}
 		case EventLost:
 			ev.Cause = e.err()
@@ -228,6 +230,8 @@ func eventOf(k effectKind) EventKind {
 		return EventDowngraded
 	case resized:
 		return EventResized
+	case published:
+		return EventValue
 	}
 	return 0
 }

@@ -23,16 +23,35 @@ const SnapshotVersion = 2
 type Head struct {
 	Token fencing.Token // the last one granted
 	Roll  *sessions.Roll
-	Lines int // how many follow
+	Lines int   // how many follow
+	Jobs  []Job // in the order of their names
+}
+
+// A Job is the last tick of a job that was claimed, and by which call.
+type Job struct {
+	Name string
+	Tick int64
+	By   sessions.ID // a process: its session is 0
+	Call uint64
+	At   int64 // Unix milliseconds, for display
 }
 
 // AppendHead appends h's encoding to b.
 func AppendHead(b []byte, h Head) []byte {
 	return encode(b, func(w writer) {
-		w.array(3)
+		w.array(4)
 		w.uint(uint64(h.Token))
 		w.roll(h.Roll)
 		w.uint(uint64(h.Lines))
+		w.array(len(h.Jobs))
+		for _, j := range h.Jobs {
+			w.array(7)
+			w.string(j.Name)
+			w.int(j.Tick)
+			w.session(j.By)
+			w.uint(j.Call)
+			w.int(j.At)
+		}
 	})
 }
 
@@ -96,7 +115,7 @@ func (w writer) claim(c *queue.Claim) {
 	if c.Plain() {
 		w.array(7)
 	} else {
-		w.array(14)
+		w.array(15)
 	}
 	w.uint(c.Session.Replica)
 	w.uint(c.Session.Epoch)
@@ -122,6 +141,7 @@ func (w writer) claim(c *queue.Claim) {
 	w.duration(terms.Delay)
 	w.uint(uint64(c.State))
 	w.uint(uint64(len(c.Parts())))
+	w.string(c.Value)
 }
 
 // A SnapshotWriter writes a snapshot: what AppendHead gave, then every line that
@@ -187,11 +207,18 @@ func ReadSnapshot(src io.Reader) (*SnapshotReader, Head, error) {
 	s := &SnapshotReader{blocks: blockReader{r: src}, version: version[0], parts: make(map[claimID]*partsOf)}
 	s.r.dec = msgpack.NewDecoder(bufio.NewReaderSize(&s.blocks, 64<<10))
 	h := Head{Roll: new(sessions.Roll)}
-	s.r.array(3, "snapshot head")
+	fields := 4
+	if s.version < 2 {
+		fields = 3
+	}
+	s.r.array(fields, "snapshot head")
 	h.Token = fencing.Token(s.r.uint())
 	s.r.roll(h.Roll)
 	h.Lines = int(min(s.r.uint(), 1<<40))
 	s.lines = h.Lines
+	if fields == 4 {
+		h.Jobs = s.r.jobs()
+	}
 	if err := s.err(); err != nil {
 		return nil, Head{}, err
 	}
@@ -271,6 +298,19 @@ func (r *reader) roll(roll *sessions.Roll) {
 	}
 }
 
+func (r *reader) jobs() (jobs []Job) {
+	n := r.arrayLen(MaxJobs, "jobs")
+	for i := 0; i < n && r.err == nil; i++ {
+		r.array(7, "job")
+		j := Job{Name: r.name(), Tick: r.int(), By: r.session(), Call: r.uint(), At: r.int()}
+		if r.err == nil && i > 0 && j.Name <= jobs[i-1].Name {
+			r.fail("job %q out of order", j.Name)
+		}
+		jobs = append(jobs, j)
+	}
+	return jobs
+}
+
 func (r *reader) ttl() time.Duration {
 	ms := r.uint()
 	if ms > uint64(MaxTTL/time.Millisecond) {
@@ -341,8 +381,8 @@ func (s *SnapshotReader) claims(what string) []*queue.Claim {
 
 func (s *SnapshotReader) claim() *queue.Claim {
 	r := &s.r
-	fields := r.arrayLen(14, "claim")
-	if r.err == nil && fields != 7 && (fields != 14 || s.version < 2) {
+	fields := r.arrayLen(15, "claim")
+	if r.err == nil && fields != 7 && (fields != 15 || s.version < 2) {
 		r.fail("claim with %d fields", fields)
 	}
 	c := &queue.Claim{
@@ -372,6 +412,7 @@ func (s *SnapshotReader) claim() *queue.Claim {
 	}
 	c.State = queue.State(r.uint8())
 	s.join(c, r.uint())
+	c.Value = r.text(MaxValue, "value")
 	return c
 }
 
