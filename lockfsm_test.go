@@ -336,7 +336,7 @@ func checkPage(t testing.TB, tab *table, i int) {
 	}
 	entered := 0
 	for _, e := range p.index {
-		if e.slot != 0 {
+		if e != 0 {
 			entered++
 		}
 	}

@@ -106,7 +106,7 @@ func (t *table) warm(hashes []uint32) {
 	var sum uint32
 	for _, h := range hashes {
 		if p := &t.page[pageOf(h)]; len(p.index) > 0 {
-			sum += p.index[p.home(h)].slot
+			sum += p.index[p.home(h)]
 		}
 	}
 	for _, h := range hashes {
@@ -319,11 +319,7 @@ func (t *table) squeeze(i int) {
 	}
 	p.records = slices.Clone(p.records[:to])
 	p.free = 0
-	size := 8
-	for 3*size < 4*(to+1) {
-		size *= 2
-	}
-	p.reindex(size)
+	p.reindex(to + 1)
 	p.repack()
 }
 
