@@ -94,12 +94,18 @@ func golden(t *testing.T, name string, b []byte) []byte {
 		}
 		require.NoError(t, os.WriteFile(path, []byte(text.String()), 0o666))
 	}
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
-	want, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
-	require.NoError(t, err)
+	want := fromHex(t, name)
 	require.Equal(t, hex.Dump(want), hex.Dump(b), "the durable format has changed: it needs a new version")
 	return want
+}
+
+func fromHex(t testing.TB, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", name))
+	require.NoError(t, err)
+	b, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
+	require.NoError(t, err)
+	return b
 }
 
 func TestEntryGolden(t *testing.T) {
