@@ -606,6 +606,27 @@ func TestHonestLines(t *testing.T) {
 	}
 }
 
+// No rule bounds those who share a lock, nor therefore the bars that they leave, so
+// there may be more of them than may wait. Here none of them is there, so it is the
+// first that is missed, or the length that is refused.
+func TestMoreMayHoldThanMayWait(t *testing.T) {
+	more := func(w writer) { w.array(MaxWaiters + 1) }
+	read := func(rest ...func(writer)) error {
+		return readSealed(encode(AppendHead(nil, Head{Roll: new(sessions.Roll), Lines: 1}), func(w writer) {
+			w.array(5)
+			w.string("n")
+			for _, f := range rest {
+				f(w)
+			}
+		}))
+	}
+	none := func(w writer) { w.array(0) }
+	limit := func(w writer) { w.uint(1) }
+	require.ErrorContains(t, read(more), "claim: EOF")
+	require.ErrorContains(t, read(none, none, limit, more), "bar: EOF")
+	require.ErrorContains(t, read(none, more), "waiters: length")
+}
+
 func TestMalformedLines(t *testing.T) {
 	const x, s, n = queue.Exclusive, queue.Shared, queue.Counted
 	type list = []rawClaim
@@ -689,9 +710,9 @@ func TestMalformedLines(t *testing.T) {
 		"bar of a token to come":     {"bar 1001", barred([2]uint64{1_001, 1})},
 		"bar twice in a line":        {"bar 7", barred([2]uint64{7, 1}, [2]uint64{7, 1})},
 		"bar twice":                  {"bar 7", []rawLine{barred([2]uint64{7, 1})[0], {name: "m", long: true, bars: [][2]uint64{{7, 1}}}}},
-		"of no names":                {"on 0 names", []rawLine{waitFor("a", part(1, 0))}},
-		"of 65 names":                {"on 65 names", []rawLine{waitFor("a", part(1, MaxNames+1))}},
-		"of names that wrap":         {"on 4294967298 names", []rawLine{waitFor("a", part(1, 1<<32+2)), waitFor("b", part(1, 1<<32+2))}},
+		"of no names":                {"claim on 0 names", []rawLine{waitFor("a", part(1, 0))}},
+		"of 65 names":                {"claim on 65 names", []rawLine{waitFor("a", part(1, MaxNames+1))}},
+		"of names that wrap":         {"claim on 4294967298 names", []rawLine{waitFor("a", part(1, 1<<32+2)), waitFor("b", part(1, 1<<32+2))}},
 		"a part is missing":          {"on 3 names is one on 2", []rawLine{waitFor("a", part(1, 3)), waitFor("b", part(1, 3))}},
 		"a part is alone":            {"on 2 names is one on 1", []rawLine{waitFor("a", part(1, 2))}},
 		"a part too many":            {"too often", []rawLine{waitFor("a", part(1, 2)), waitFor("b", part(1, 2)), waitFor("c", part(1, 2))}},
