@@ -362,7 +362,11 @@ func TestSnapshotWithAFlippedBit(t *testing.T) {
 func TestSnapshotWithAFlippedBitUnderItsChecksum(t *testing.T) {
 	h, lines := aState()
 	body := snapshotBody(h, lines)
-	for i := range len(body) * 8 {
+	step := 1
+	if testing.Short() {
+		step = 7
+	}
+	for i := 0; i < len(body)*8; i += step {
 		b := bytes.Clone(body)
 		b[i/8] ^= 1 << (i % 8)
 		requireReadOrMalformed(t, sealed(b), "bit %d", i)
