@@ -227,9 +227,8 @@ func DecodeEntry(b []byte, e *Entry) error {
 	e.At = r.int()
 	n := r.arrayLen(MaxCommands, "commands")
 	for i := 0; i < n && r.err == nil; i++ {
-		var c Command
-		r.command(&c, b[0])
-		commands = append(commands, c)
+		commands = append(commands, Command{})
+		r.command(&commands[i], b[0])
 	}
 	e.Commands = commands
 	if r.err == nil && r.left() > 0 {

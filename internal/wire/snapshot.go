@@ -19,6 +19,10 @@ import (
 // those before it too.
 const SnapshotVersion = 2
 
+// maxHolders is how many holders a line is read with. No rule bounds those who share
+// a lock, so this is more than there can be.
+const maxHolders = 1 << 30
+
 // A Head is the part of a snapshot before the lines.
 type Head struct {
 	Token fencing.Token // the last one granted
@@ -79,6 +83,7 @@ func AppendLine(b []byte, l *queue.Line) []byte {
 		w.uint(uint64(l.Limit()))
 		w.array(len(l.Bars()))
 		for _, b := range l.Bars() {
+			w.array(2)
 			w.uint(b.ID)
 			w.duration(b.For)
 		}
@@ -132,16 +137,20 @@ func (w writer) claim(c *queue.Claim) {
 	for _, slot := range c.Slots {
 		w.uint(uint64(slot))
 	}
-	var terms queue.Terms
-	if c.Terms != nil {
-		terms = *c.Terms
-	}
+	terms := termsOf(c)
 	w.duration(terms.MaxHold)
 	w.duration(terms.MinHold)
 	w.duration(terms.Delay)
 	w.uint(uint64(c.State))
 	w.uint(uint64(len(c.Parts())))
 	w.string(c.Value)
+}
+
+func termsOf(c *queue.Claim) queue.Terms {
+	if c.Terms == nil {
+		return queue.Terms{}
+	}
+	return *c.Terms
 }
 
 // A SnapshotWriter writes a snapshot: what AppendHead gave, then every line that
@@ -176,8 +185,10 @@ type SnapshotReader struct {
 	blocks  blockReader
 	r       reader
 	version byte
-	lines   int // yet to come
+	token   fencing.Token // the last one granted
+	lines   int           // yet to come
 	parts   map[claimID]*partsOf
+	bars    map[uint64]bool // those that were met
 }
 
 // A claimID is what a claim is known by.
@@ -204,7 +215,8 @@ func ReadSnapshot(src io.Reader) (*SnapshotReader, Head, error) {
 	case version[0] == 0:
 		return nil, Head{}, malformed("snapshot version 0")
 	}
-	s := &SnapshotReader{blocks: blockReader{r: src}, version: version[0], parts: make(map[claimID]*partsOf)}
+	s := &SnapshotReader{blocks: blockReader{r: src}, version: version[0],
+		parts: make(map[claimID]*partsOf), bars: make(map[uint64]bool)}
 	s.r.dec = msgpack.NewDecoder(bufio.NewReaderSize(&s.blocks, 64<<10))
 	h := Head{Roll: new(sessions.Roll)}
 	fields := 4
@@ -215,7 +227,7 @@ func ReadSnapshot(src io.Reader) (*SnapshotReader, Head, error) {
 	h.Token = fencing.Token(s.r.uint())
 	s.r.roll(h.Roll)
 	h.Lines = int(min(s.r.uint(), 1<<40))
-	s.lines = h.Lines
+	s.token, s.lines = h.Token, h.Lines
 	if fields == 4 {
 		h.Jobs = s.r.jobs()
 	}
@@ -259,12 +271,17 @@ func (s *SnapshotReader) end() error {
 		if len(p.claims) != p.want {
 			return malformed("claim %s/%d on %d names is one on %d", id.Session, id.Seq, p.want, len(p.claims))
 		}
-		for _, c := range p.claims {
-			if c.Mode != queue.Exclusive || c.Holds() != p.claims[0].Holds() {
+		slices.SortFunc(p.claims, func(a, b *queue.Claim) int { return strings.Compare(a.Line().Name, b.Line().Name) })
+		first := p.claims[0]
+		for i, c := range p.claims {
+			// Their times run once for all of them, so no part may have others.
+			if c.Mode != queue.Exclusive || c.Holds() != first.Holds() || c.State != first.State || termsOf(c) != termsOf(first) || c.Value != first.Value {
 				return malformed("claim %s/%d on %d names: its parts differ", id.Session, id.Seq, p.want)
 			}
+			if i > 0 && c.Line().Name == p.claims[i-1].Line().Name {
+				return malformed("claim %s/%d stands twice in %q", id.Session, id.Seq, c.Line().Name)
+			}
 		}
-		slices.SortFunc(p.claims, func(a, b *queue.Claim) int { return strings.Compare(a.Line().Name, b.Line().Name) })
 		queue.Join(p.claims)
 	}
 	return io.EOF
@@ -328,8 +345,8 @@ func (s *SnapshotReader) line() *queue.Line {
 		r.fail("line with %d fields", fields)
 	}
 	l.Name = r.name()
-	holders := s.claims("holders")
-	waiters := s.claims("waiters")
+	holders := s.claims(maxHolders, "holders")
+	waiters := s.claims(MaxWaiters, "waiters")
 	if fields == 5 {
 		s.extras(l)
 	}
@@ -345,6 +362,9 @@ func (s *SnapshotReader) line() *queue.Line {
 		if r.err == nil && (c.Mode == queue.Counted) != (l.Limit() > 0) {
 			r.fail("%q: %s/%d waits for it in another mode", l.Name, c.Session, c.Seq)
 		}
+		if r.err == nil && c.Permits > l.Limit() {
+			r.fail("%q: %s/%d waits for more than there is", l.Name, c.Session, c.Seq)
+		}
 		l.Wait(c)
 	}
 	return l
@@ -359,15 +379,24 @@ func (s *SnapshotReader) extras(l *queue.Line) {
 		return
 	}
 	l.SetLimit(uint32(limit))
-	n := r.arrayLen(MaxWaiters, "bars")
+	n := r.arrayLen(maxHolders, "bars")
+	if r.err == nil && limit == 0 && n == 0 {
+		r.fail("%q: a plain line that is written as another", l.Name)
+	}
 	for i := 0; i < n && r.err == nil; i++ {
-		l.Bar(queue.Bar{ID: r.uint(), For: r.term()})
+		r.array(2, "bar")
+		b := queue.Bar{ID: r.uint(), For: r.term()}
+		if r.err == nil && (b.ID == 0 || b.ID > uint64(s.token) || s.bars[b.ID]) {
+			r.fail("%q: bar %d was never set, or stands twice", l.Name, b.ID)
+		}
+		s.bars[b.ID] = true
+		l.Bar(b)
 	}
 }
 
-func (s *SnapshotReader) claims(what string) []*queue.Claim {
+func (s *SnapshotReader) claims(limit int, what string) []*queue.Claim {
 	r := &s.r
-	n := r.arrayLen(MaxWaiters, what)
+	n := r.arrayLen(limit, what)
 	var list []*queue.Claim
 	for i := 0; i < n && r.err == nil; i++ {
 		c := s.claim()
@@ -393,6 +422,9 @@ func (s *SnapshotReader) claim() *queue.Claim {
 		At:      r.int(),
 	}
 	if fields == 7 {
+		if r.err == nil && c.Mode != queue.Exclusive {
+			r.fail("claim in mode %d with %d fields", c.Mode, fields)
+		}
 		return c
 	}
 	permits := r.uint()
@@ -411,9 +443,28 @@ func (s *SnapshotReader) claim() *queue.Claim {
 		c.Terms = &terms
 	}
 	c.State = queue.State(r.uint8())
+	if !possible(c.State, termsOf(c)) {
+		r.fail("claim in state %d with terms %v", c.State, termsOf(c))
+	}
 	s.join(c, r.uint())
 	c.Value = r.text(MaxValue, "value")
+	if r.err == nil && c.Plain() {
+		r.fail("a plain claim that is written as another")
+	}
 	return c
+}
+
+// possible reports whether what has such terms can be in this state. A hold that is
+// leaving is one that only the end of its MinHold ends.
+func possible(s queue.State, t queue.Terms) bool {
+	is := func(which queue.State) bool { return s&which != 0 }
+	switch {
+	case is(^(queue.Started | queue.Matured | queue.Leaving)):
+		return false
+	case is(queue.Started) && t.MaxHold == 0, is(queue.Matured|queue.Leaving) && t.MinHold == 0:
+		return false
+	}
+	return !is(queue.Matured) || !is(queue.Leaving)
 }
 
 // join notes a claim that is one of so many of an acquisition.
