@@ -78,8 +78,8 @@ func unreadable(err error) error {
 	return err
 }
 
-// adopt takes over a line from a snapshot, and notes the numbers of its claims but
-// for those on several names.
+// adopt takes over a line from a snapshot, lets its bars run, and notes the numbers
+// of its claims but for those on several names.
 func (f *lockFSM) adopt(l *queue.Line, numbers map[sessions.ID][]uint64) error {
 	if l.Empty() || f.table.line(l.Name) != nil || f.table.full(pageOf(hashOf(l.Name)), 1) {
 		return fmt.Errorf("%w: line %q is empty, stands twice, or is one too many", wire.ErrMalformed, l.Name)
@@ -93,6 +93,13 @@ func (f *lockFSM) adopt(l *queue.Line, numbers map[sessions.ID][]uint64) error {
 				numbers[c.Session] = append(numbers[c.Session], c.Seq)
 			}
 		}
+	}
+	for _, b := range l.Bars() {
+		id := timeID{hold: b.ID, what: lockDelay}
+		if _, twice := f.times[id]; twice || b.ID > uint64(f.token) {
+			return fmt.Errorf("%w: %q: bar %d stands twice or was never numbered", wire.ErrMalformed, l.Name, b.ID)
+		}
+		f.times[id] = runningTime{line: l, d: b.For}
 	}
 	f.table.adopt(l)
 	return nil
@@ -123,13 +130,10 @@ func (f *lockFSM) checkLines() error {
 	return nil
 }
 
-// resume lets the times run that ran when the snapshot was taken. Whoever counts
-// them begins anew, so none is cut short.
+// resume lets the times of claims run that ran when the snapshot was taken, as adopt
+// did with those of bars. Whoever counts them begins anew, so none is cut short.
 func (f *lockFSM) resume() {
 	for l := range f.table.allLines {
-		for _, b := range l.Bars() {
-			f.times[timeID{hold: b.ID, what: lockDelay}] = runningTime{line: l, d: b.For}
-		}
 		for c := range l.Holders() {
 			if c.Terms == nil {
 				continue
