@@ -29,6 +29,8 @@ type crowd struct {
 	limits  map[string]uint64      // of counted locks, as they were last seen
 	grants  []effect               // seen last
 	times   []effect               // begun last
+	live    []sessions.ID
+	claims  []claimKey // that hold or wait
 	sent    []*wire.Entry
 }
 
@@ -59,9 +61,20 @@ var countedNames = []string{crowdNames[2], "b"}
 func (c *crowd) watch(effects []effect) {
 	for _, e := range effects {
 		e.name = strings.Clone(e.name)
+		k := claimKey{e.session, e.hold}
 		switch e.kind {
+		case opened:
+			c.live = append(c.live, e.session)
+		case ended:
+			c.live = slices.DeleteFunc(c.live, func(id sessions.ID) bool { return id == e.session })
+			c.claims = slices.DeleteFunc(c.claims, func(k claimKey) bool { return k.session == e.session })
+		case queued:
+			c.claims = append(c.claims, k)
 		case granted:
 			c.grants = append(c.grants, e)
+			c.claims = append(c.claims, k)
+		case released, lost, left, refused:
+			c.claims = slices.DeleteFunc(c.claims, func(x claimKey) bool { return x == k })
 		case timed:
 			c.times = append(c.times, e)
 		case resized:
@@ -86,16 +99,16 @@ func (c *crowd) next() *wire.Entry {
 			i = c.rnd.IntN(min(10, len(c.sent)))
 		}
 		return c.sent[len(c.sent)-1-i]
-	case k < 13:
+	case k < 13 && c.chance(3):
 		return c.send(c.boot(r))
-	case k < 17:
+	case k < 16:
 		c.renewal[r]++
 		return c.send(&wire.Entry{Replica: r, Epoch: c.epoch[r], Renewal: c.renewal[r]})
-	case k < 20:
+	case k < 18:
 		return c.send(c.expiry(r))
-	case k < 30:
+	case k < 32:
 		return c.send(c.dues(r))
-	case k < 33: // the next but one: a gap
+	case k < 34: // the next but one: a gap
 		e := c.speech(r)
 		e.Batch = c.batch[r] + 2
 		return e
@@ -121,7 +134,7 @@ func (c *crowd) expiry(speaker uint64) *wire.Entry {
 	for range 1 + c.rnd.IntN(2) {
 		r := 1 + c.rnd.Uint64N(3)
 		renewal := c.renewal[r]
-		if renewal > 0 && c.chance(3) {
+		if renewal > 0 && c.chance(2) {
 			renewal--
 		}
 		e.Commands = append(e.Commands, wire.Command{Op: wire.Expire, Replica: r, Epoch: c.epoch[r], Renewal: renewal, TTL: 1000 * c.rnd.Uint64N(4)})
@@ -166,20 +179,21 @@ func (c *crowd) speech(r uint64) *wire.Entry {
 
 func (c *crowd) command(r uint64) wire.Command {
 	session := 1 + c.rnd.Uint64N(3)
+	lives := slices.Contains(c.live, sessions.ID{Replica: r, Epoch: c.epoch[r], Seq: session})
 	switch k := c.rnd.IntN(100); {
-	case k < 12:
+	case !lives && k < 70, k < 1:
 		return wire.Command{Op: wire.Open, Session: session, TTL: 1000 * (1 + c.rnd.Uint64N(3)), Owner: fmt.Sprint("owner ", c.rnd.IntN(3))}
-	case k < 14:
+	case k < 3:
 		return wire.Command{Op: wire.Close, Session: session}
-	case k < 34:
+	case k < 25:
 		return c.own(r, wire.Release)
-	case k < 40:
+	case k < 31:
 		return c.own(r, wire.Cancel)
-	case k < 48:
+	case k < 41:
 		return c.own(r, wire.Start)
-	case k < 51:
+	case k < 45:
 		return c.own(r, wire.Downgrade)
-	case k < 58:
+	case k < 53:
 		return c.puttingRight(r)
 	}
 	return c.acquire(r, session)
@@ -188,6 +202,16 @@ func (c *crowd) command(r uint64) wire.Command {
 // own makes a command about an acquisition of r, mostly by the session that has it.
 func (c *crowd) own(r uint64, op wire.Op) wire.Command {
 	hold := 1 + c.hold[r] - min(c.hold[r], c.rnd.Uint64N(14))
+	var claims []claimKey
+	for _, k := range c.claims {
+		if k.session.Replica == r && k.session.Epoch == c.epoch[r] {
+			claims = append(claims, k)
+		}
+	}
+	if len(claims) > 0 && !c.chance(4) {
+		// The oldest are those that hold.
+		hold = claims[min(c.rnd.IntN(len(claims)), c.rnd.IntN(len(claims)))].hold
+	}
 	asked := c.asked[[3]uint64{r, c.epoch[r], hold}]
 	d := wire.Command{Op: op, Session: asked.session, Hold: hold, Lock: hashOf(asked.name)}
 	if c.chance(10) {
@@ -245,7 +269,7 @@ func (c *crowd) acquire(r, session uint64) wire.Command {
 		hold = c.hold[r]
 	}
 	a := wire.Command{Op: wire.Acquire, Session: session, Hold: hold, Name: c.name(),
-		Mode: 1, Wait: c.rnd.IntN(4) > 0, Limit: c.rnd.Uint64N(8)}
+		Mode: 1, Wait: c.rnd.IntN(4) > 0, Limit: c.rnd.Uint64N(12)}
 	if c.chance(50) {
 		a.Mode = uint8(c.rnd.IntN(5))
 	}
@@ -260,8 +284,8 @@ func (c *crowd) acquire(r, session uint64) wire.Command {
 
 // take makes a take of an acquire.
 func (c *crowd) take(a *wire.Command) {
-	m := &wire.More{Names: []string{a.Name}, MaxWaits: c.rnd.Uint64N(12)}
-	counted := slices.Contains(countedNames, a.Name) != c.chance(15)
+	m := &wire.More{Names: []string{a.Name}, MaxWaits: c.rnd.Uint64N(20)}
+	counted := slices.Contains(countedNames, a.Name) != c.chance(30)
 	switch k := c.rnd.IntN(10); {
 	case counted:
 		a.Mode = uint8(queue.Counted)
@@ -297,7 +321,7 @@ func (c *crowd) take(a *wire.Command) {
 		}
 		return 1000 * (1 + c.rnd.Uint64N(3))
 	}
-	m.MaxHold, m.MinHold, m.Delay = term(3), term(5), term(4)
+	m.MaxHold, m.MinHold, m.Delay = term(2), term(4), term(4)
 	a.Op, a.Name, a.More = wire.Take, "", m
 }
 

@@ -8,6 +8,7 @@ import (
 	"math"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -147,7 +148,30 @@ func TestRestoreRefusesWhatCannotBe(t *testing.T) {
 		_, err := restoreFSM(&b, nil)
 		return err
 	}
+	barred := func(name string, bars ...uint64) *queue.Line {
+		l := &queue.Line{Name: name}
+		for _, b := range bars {
+			l.Bar(queue.Bar{ID: b, For: time.Second})
+		}
+		return l
+	}
+	waiting := func(l *queue.Line, seq uint64) *queue.Line {
+		l.Wait(&queue.Claim{Session: id, Seq: seq, Mode: queue.Exclusive})
+		return l
+	}
+	set := func(seq uint64, names ...string) (ls lines) {
+		var parts []*queue.Claim
+		for i, name := range names {
+			c := &queue.Claim{Session: id, Seq: seq, Mode: queue.Exclusive}
+			parts = append(parts, c)
+			ls = append(ls, &queue.Line{Name: name})
+			ls[i].Hold(c, fencing.Token(i+1))
+		}
+		queue.Join(parts)
+		return ls
+	}
 	require.NoError(t, read(lines{line("a", id, 1, 10), line("b", id, 2, 1)}))
+	require.NoError(t, read(append(set(1, "a", "b"), waiting(barred("c", 9, 10), 2))))
 	for what, ls := range map[string]lines{
 		"a line that nobody is in":  {{Name: "a"}},
 		"a line that stands twice":  {line("a", id, 1, 1), line("a", id, 2, 2)},
@@ -156,6 +180,14 @@ func TestRestoreRefusesWhatCannotBe(t *testing.T) {
 		"a number never given":      {line("a", id, 3, 1)},
 		"a session not on the roll": {line("a", sessions.ID{Replica: 1, Epoch: 1, Seq: 2}, 1, 1)},
 		"a life that is over":       {line("a", sessions.ID{Replica: 1, Epoch: 2, Seq: 1}, 1, 1)},
+
+		"a waiter that nobody is in the way of": {waiting(&queue.Line{Name: "a"}, 1)},
+		"a set and one claim of its number":     append(set(1, "b", "c"), waiting(line("d", id, 2, 3), 1)),
+		"one claim and a set of its number":     append(lines{waiting(line("a", id, 2, 3), 1)}, set(1, "b", "c")...),
+		"a part of a set":                       set(1, "b", "c")[:1],
+		"a bar never numbered":                  {barred("a", 11)},
+		"a bar that stands twice":               {barred("a", 3, 3)},
+		"a bar that stands on two names":        {barred("a", 3), barred("b", 3)},
 	} {
 		err := read(ls)
 		require.ErrorIs(t, err, ErrFormat, what)
