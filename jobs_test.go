@@ -13,7 +13,9 @@ import (
 
 func TestATickIsClaimedOnce(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
-		s.alter(func() { s.faults = simFaults{drop: 0.2, duplicate: 0.3, late: 0.2, snapshot: 0.05, delay: 100 * time.Millisecond} })
+		s.alter(func() {
+			s.faults = simFaults{drop: 0.2, duplicate: 0.3, late: 0.2, snapshot: 0.05, delay: 100 * time.Millisecond}
+		})
 		var mu sync.Mutex
 		won := map[int64]int{}
 		var wg sync.WaitGroup
