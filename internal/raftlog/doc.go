@@ -54,8 +54,8 @@
 // torn; then it was never acknowledged to anybody, and is cut off. Any other frame that does
 // not verify was acknowledged, and has rotted: opening fails, since a vote or an entry may be
 // in it. Which of the two it is shows in what follows: a torn frame has no successor. Close
-// leaves an empty record behind, so that after a clean end no record that matters is
-// the last. What cannot be told from a torn write is rot in the very last record after a
+// leaves a record of commit indexes behind, so that after a clean end no promise is
+// in the last. What cannot be told from a torn write is rot in the very last record after a
 // crash, and a newest segment that was removed by hand.
 //
 // Frames of an earlier use of a file are never taken for new ones: they have lower sequence

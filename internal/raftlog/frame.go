@@ -50,15 +50,16 @@ func (s seal) open(b []byte, sequence uint64) (payload []byte, size int, ok bool
 		return nil, 0, false
 	}
 	length := binary.LittleEndian.Uint32(b)
-	if length > maxPayload || int(length) > len(b)-frameHeader {
+	if length > maxPayload {
 		return nil, 0, false
 	}
-	payload = b[frameHeader : frameHeader+int(length)]
-	if s.sum(length, sequence, payload) != binary.LittleEndian.Uint32(b[4:]) {
+	end := frameHeader + int(length)
+	size = end + padding(end)
+	if size > len(b) {
 		return nil, 0, false
 	}
-	size = frameHeader + int(length)
-	return payload, size + padding(size), true
+	payload = b[frameHeader:end]
+	return payload, size, s.sum(length, sequence, payload) == binary.LittleEndian.Uint32(b[4:])
 }
 
 // later looks behind the start of b for a frame with a sequence number above this one.

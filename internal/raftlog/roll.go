@@ -21,21 +21,32 @@ func (c choice) or(other choice) choice {
 	return func(at location) bool { return c.takes(at) || other.takes(at) }
 }
 
-// crowding chooses the entries of the oldest segment when what is kept takes more than twice
-// the space of what is needed: a few entries that nobody removes, of a group that is
+// crowding chooses the entries of the oldest segments when what is kept takes more than
+// twice the space of what is needed: a few entries that nobody removes, of a group that is
 // idle, must not hold all segments behind theirs. On average less than half of what the
-// oldest segments hold is needed then, so that there is always more gained than written.
+// segments hold is needed then, so that in the long run more is gained than is written
+// again; and at one time no more is than a segment holds.
 func (s *Store) crowding() choice {
 	var needed, kept int64
 	for _, g := range s.segments {
 		needed += g.bytes
 		kept += max(g.end, s.segSize)
 	}
-	oldest := s.segments[0]
-	if kept <= 2*needed+4*s.segSize || oldest == s.last() {
+	excess := kept - 2*needed - 4*s.segSize
+	var moved int64
+	var last uint32
+	for _, g := range s.segments[:len(s.segments)-1] {
+		if excess <= 0 || last > 0 && moved+g.bytes > s.segSize {
+			break
+		}
+		excess -= max(g.end, s.segSize)
+		moved += g.bytes
+		last = g.number
+	}
+	if last == 0 {
 		return nil
 	}
-	return func(at location) bool { return at.segment == oldest.number }
+	return func(at location) bool { return at.segment <= last }
 }
 
 // roll begins a new segment, with a checkpoint and the entries that move there. Its number

@@ -87,18 +87,22 @@ func (s *Store) Name() string { return Name }
 // BinaryFormat implements raftio.ILogDB.
 func (s *Store) BinaryFormat() uint32 { return BinaryFormat }
 
-// Close lets go of the files. The log is durable without it; but see the package's
-// comment on rot in the last record.
+// Close lets go of the files. The log is durable without it; but it writes the commit
+// indexes, so that the next start knows them, and see the package's comment on rot in the
+// last record.
 func (s *Store) Close() error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	if errors.Is(s.failed, errClosed) {
 		return nil
 	}
-	err := s.failed
-	if err == nil {
-		err = s.append(nil)
+	var changes []change
+	for id, n := range s.nodes {
+		if n.state != n.saved {
+			changes = append(changes, change{id: id, parts: partState, state: n.state})
+		}
 	}
+	err := s.append(changes)
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	s.failed = errClosed

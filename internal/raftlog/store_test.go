@@ -450,6 +450,7 @@ func TestOnlyTheCommitIndexIsVolatile(t *testing.T) {
 	save(t, s, update(1, state(2, 0, 8)))
 	require.NoError(t, s.Close())
 	s = open(t, fs, small)
+	require.Equal(t, state(2, 0, 8), readState(t, s, 1, 0).State, "a clean end loses nothing")
 	require.NoError(t, s.Close())
 }
 
