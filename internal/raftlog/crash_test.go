@@ -245,7 +245,7 @@ func bounded(t *testing.T, s *Store, record int64) {
 	var needed, kept int64
 	for _, g := range s.segments {
 		needed += g.bytes
-		kept += g.end
+		kept += g.size
 	}
 	require.LessOrEqual(t, kept, 2*needed+6*(s.segSize+record), "in %d segments", len(s.segments))
 	names, err := s.fs.List(s.dir)

@@ -30,7 +30,7 @@ func (s *Store) crowding() choice {
 	var needed, kept int64
 	for _, g := range s.segments {
 		needed += g.bytes
-		kept += max(g.end, s.segSize)
+		kept += g.size
 	}
 	excess := kept - 2*needed - 4*s.segSize
 	var moved int64
@@ -39,7 +39,7 @@ func (s *Store) crowding() choice {
 		if excess <= 0 || last > 0 && moved+g.bytes > s.segSize {
 			break
 		}
-		excess -= max(g.end, s.segSize)
+		excess -= g.size
 		moved += g.bytes
 		last = g.number
 	}
