@@ -322,6 +322,14 @@ func TestMissingSegments(t *testing.T) {
 	require.Equal(t, -1, damaged(t, files, older, files[newest], states), "of another number")
 	files["0000000003.log"] = files[newest]
 	require.Equal(t, -1, damaged(t, files, "0000000003.log", files[newest], states))
+	files, _ = smallLog(t, true) // a newest one that does not know how much it needs
+	h, err := decodeHeader(files[newest])
+	require.NoError(t, err)
+	h.oldest = h.number
+	delete(files, older)
+	files[newest] = append(h.append(nil), files[newest][segmentHeader:]...)
+	_, err = openFiles(t, files)
+	require.ErrorContains(t, err, "entry 1 of shard 1, replica 1 is missing")
 	for _, b := range [][]byte{{}, []byte("x"), files[newest][:segmentHeader], bytes.Repeat([]byte{0}, 600)} {
 		files, _ = smallLog(t, true)
 		require.Equal(t, -1, damaged(t, files, newest, b, states))

@@ -84,7 +84,8 @@ func (s *Store) list() ([]uint32, error) {
 		}
 	}
 	slices.Sort(numbers)
-	// What the last life has renamed may not be durable yet.
+	// What the last life has renamed may not be durable yet, and what its newest segment
+	// makes superfluous is going to be removed.
 	return numbers, s.names.Sync()
 }
 
@@ -128,7 +129,7 @@ func (s *Store) openSegments(numbers []uint32) error {
 			return fmt.Errorf("%s: %w header", nameOf(g.number), errDamaged)
 		}
 	}
-	return s.names.Sync()
+	return nil
 }
 
 func (s *Store) openSegment(number uint32) (*segment, error) {

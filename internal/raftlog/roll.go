@@ -237,11 +237,12 @@ func (s *Store) free(oldest uint32) error {
 			return err
 		}
 	}
-	return s.names.Sync()
+	return nil
 }
 
-// discard keeps a file for later, or removes it. Nothing is written into it before the
-// directory was synced: it could still come back under its old name.
+// discard keeps a file for later, or removes it. After a power loss it may come back under its
+// old name, with whatever was written into it since; nobody looks, as its number is below
+// what the newest segment needs.
 func (s *Store) discard(name string, size int64) error {
 	if len(s.spares) >= maxSpares || size > 2*s.segSize {
 		return s.fs.Remove(s.path(name))
