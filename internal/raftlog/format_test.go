@@ -53,6 +53,7 @@ func golden(t *testing.T, name string, b []byte) {
 func TestGolden(t *testing.T) {
 	require.Equal(t, 1, recordVersion, "keep the golden files of old versions, and add one")
 	record := appendRecord(nil, kindCheckpoint, everyPart())
+	require.GreaterOrEqual(t, recordSize(everyPart()), len(record))
 	b := header{salt: 0x0123456789abcdef, number: 7, first: 99, oldest: 3}.append(nil)
 	b = append(b, seal(0x0123456789abcdef).close(append(make([]byte, frameHeader), record...), 99)...)
 	golden(t, "segment.v1.hex", b)

@@ -110,6 +110,26 @@ func appendRecord(b []byte, kind byte, changes []change) []byte {
 	return b
 }
 
+// recordSize is no less than what a record of these changes takes, so that the bytes of large
+// entries are copied once.
+func recordSize(changes []change) int {
+	size := 2 + binary.MaxVarintLen64
+	for i := range changes {
+		c := &changes[i]
+		size += 12*binary.MaxVarintLen64 + len(c.bootstrap) + len(c.snapshot.raw)
+		for _, r := range c.runs {
+			size += 2 * binary.MaxVarintLen64
+			for k := range r.entries {
+				size += entryHeader + r.entries[k].Size()
+			}
+			for _, raw := range r.raw {
+				size += entryHeader + len(raw)
+			}
+		}
+	}
+	return size
+}
+
 func (c *change) append(b []byte) []byte {
 	b = appendUvarints(b, c.id.ShardID, c.id.ReplicaID, c.parts)
 	if c.parts&partBootstrap != 0 {

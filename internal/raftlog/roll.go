@@ -74,7 +74,7 @@ func (s *Store) roll(moves choice) error {
 // begin writes the start of g and makes g the newest segment.
 func (s *Store) begin(g *segment, changes []change, moves choice) error {
 	g.oldest = s.oldest(g.number, moves)
-	payload := appendRecord(make([]byte, frameHeader), kindCheckpoint, changes)
+	payload := appendRecord(make([]byte, frameHeader, frameHeader+recordSize(changes)+frameAlign), kindCheckpoint, changes)
 	kind, decoded, err := decodeRecord(payload[frameHeader:])
 	if err == nil && len(payload) > maxPayload {
 		err = fmt.Errorf("a checkpoint of %d bytes", len(payload))

@@ -216,6 +216,8 @@ func benchmarkSave(b *testing.B, count uint64, size int) {
 func BenchmarkSaveRaftState1x100B(b *testing.B) { benchmarkSave(b, 1, 100) }
 func BenchmarkSaveRaftState5x20KB(b *testing.B) { benchmarkSave(b, 5, 20_000) }
 
+func BenchmarkSaveRaftState1x16MB(b *testing.B) { benchmarkSave(b, 1, 16<<20) }
+
 // BenchmarkOpen reads a log of 100,000 entries.
 func BenchmarkOpen(b *testing.B) {
 	dir := b.TempDir()

@@ -134,9 +134,12 @@ func (s *Store) append(changes []change) error {
 	if s.failed != nil {
 		return s.failed
 	}
+	if need := frameHeader + recordSize(changes) + frameAlign + int(s.growth); cap(s.buffer) < need {
+		s.buffer = make([]byte, 0, need)
+	}
 	b := appendRecord(append(s.buffer[:0], make([]byte, frameHeader)...), kindUpdate, changes)
-	if cap(b) <= maxBuffer {
-		s.buffer = b
+	if s.buffer = b; cap(b) > maxBuffer {
+		s.buffer = nil
 	}
 	kind, decoded, err := decodeRecord(b[frameHeader:])
 	if err == nil && len(b) > maxPayload {
