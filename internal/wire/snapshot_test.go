@@ -970,6 +970,10 @@ func TestMalformedJobs(t *testing.T) {
 		"twice":               {`job "a" out of order`, named("a", "a")},
 		"out of order":        {`job "a" out of order`, named("b", "a")},
 		"last out of order":   {`job "aa" out of order`, named("a", "b", "aa")},
+		"by replica 0":        {`job "n" by 0.7.0`, changed(func(j *rawJob) { j.replica = 0 })},
+		"by epoch 0":          {`job "n" by 2.0.0`, changed(func(j *rawJob) { j.epoch = 0 })},
+		"by a session":        {`job "n" by 2.7.1`, changed(func(j *rawJob) { j.session = 1 })},
+		"by nobody":           {`job "n" by 0.0.0`, changed(func(j *rawJob) { j.replica, j.epoch = 0, 0 })},
 		"upper case is lower": {`job "B" out of order`, named("a", "B")},
 	} {
 		err := readSealed(c.body)
