@@ -597,7 +597,19 @@ func TestElectionHandOver(t *testing.T) {
 		// The chosen one leaves meanwhile: the next in line leads.
 		require.NoError(t, next.HandOver(quorumlock.Soon(t), candidates[2].Session))
 		require.ErrorIs(t, players[3].stop(t), context.Canceled)
-		require.Equal(t, candidates[0].Session, (<-terms).Session())
+		third := <-terms
+		require.Equal(t, candidates[0].Session, third.Session())
+
+		// It is handed over although ctx ends before the function has returned.
+		again := s.run(x, 4, lead)
+		candidates, err = election.Candidates(quorumlock.Soon(t), x.Node(5), "lead")
+		require.NoError(t, err)
+		require.Equal(t, uint64(4), candidates[len(candidates)-1].Replica)
+		require.NoError(t, third.HandOver(quorumlock.Soon(t), candidates[len(candidates)-1].Session))
+		require.ErrorIs(t, players[1].stop(t), context.Canceled)
+		require.NoError(t, third.Resign(t.Context()), "once more does no harm")
+		require.Equal(t, uint64(4), leader(t, x, 5))
+		require.ErrorIs(t, again.stop(t), context.Canceled)
 		for _, p := range players {
 			require.ErrorIs(t, p.stop(t), context.Canceled)
 		}

@@ -3,6 +3,7 @@ package election
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -137,7 +138,7 @@ func (t *Term) Resign(ctx context.Context) error {
 		return quorumlock.ErrNilContext
 	}
 	if t.run {
-		if err := t.hold.Err(); err != nil {
+		if err := t.hold.Err(); errors.Is(err, quorumlock.ErrLost) {
 			return err
 		}
 		t.over(ErrResigned)
