@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -80,7 +81,11 @@ func playRole(text string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
-	defer node.Close()
+	defer func() {
+		bounded, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = node.Shutdown(bounded)
+	}()
 	out := json.NewEncoder(os.Stdout)
 	var mu sync.Mutex
 	say := func(l line) {
@@ -142,6 +147,7 @@ type company struct {
 
 	running map[uint64]*child
 	lives   map[uint64]int
+	stopped int // children whose Run has returned
 	terms   map[fencing.Token]*span
 }
 
@@ -245,6 +251,12 @@ func (c *company) note(l line) {
 	case "ended":
 		require.False(c.t, s.ended, "every start has one stop")
 		s.to, s.ended = l.Live, true
+	case "stopped":
+		require.Contains(c.t, l.Cause, context.Canceled.Error())
+		c.stopped++
+		for token, s := range c.terms {
+			require.True(c.t, s.ended || s.id != l.id || s.life != l.life, "term %s of %d has no stop", token, s.id)
+		}
 	}
 }
 
@@ -281,11 +293,6 @@ func (c *company) check() {
 		before, s := c.terms[tokens[i]], c.terms[token]
 		require.LessOrEqual(c.t, before.to, s.from, "term %s of %d was live at %v, and term %s of %d from %v",
 			tokens[i], before.id, before.to, token, s.id, s.from)
-	}
-	for token, s := range c.terms {
-		if c.running[s.id] != nil && s.life == c.lives[s.id] {
-			require.True(c.t, s.ended, "term %s of %d has no stop", token, s.id)
-		}
 	}
 }
 
@@ -329,23 +336,29 @@ func TestProcessesTermsNeverOverlap(t *testing.T) {
 	}
 
 	// Asked to end: the next leads at once.
-	for range 2 {
+	for round := range 2 {
 		asked := clock()
 		require.NoError(t, c.running[leader].in.Close())
 		next = c.await("begun", func(l line) bool { return l.id != leader })
 		t.Logf("leader %d asked to end: %d leads after %v", leader, next.id, next.At-asked)
 		require.Less(t, next.At-asked, ttl/2, "far less than any lease, on a machine however slow")
 		leader = next.id
+		for c.stopped <= round {
+			select {
+			case l := <-c.said:
+				c.note(l)
+			case <-time.After(patience):
+				t.Fatal("Run has not returned")
+			}
+		}
 	}
-	for _, p := range c.running {
-		_ = p.in.Close() // two were closed before
-	}
-	for _, p := range c.running {
-		<-p.gone
+	for _, id := range slices.Collect(maps.Keys(c.running)) {
+		c.kill(id)
 	}
 	for len(c.said) > 0 {
 		c.note(<-c.said)
 	}
+	require.Equal(t, 2, c.stopped)
 	c.check()
 	require.GreaterOrEqual(t, len(c.terms), 6)
 	t.Logf("%d terms in %v", len(c.terms), clock()-begun)
