@@ -467,8 +467,11 @@ func (t *table) claim(id sessions.ID, name string, seq uint64) *queue.Claim {
 
 // lineNames returns the names on page i, in no order, good until the next change.
 func (t *table) lineNames(i int) []string {
-	names := slices.Collect(maps.Keys(t.lines[i]))
 	p := &t.page[i]
+	if p.live == 0 && t.lines[i] == nil {
+		return nil
+	}
+	names := slices.Collect(maps.Keys(t.lines[i]))
 	for slot := range p.records {
 		if x := &p.records[slot]; x.member != 0 {
 			names = append(names, p.name(x))
