@@ -333,41 +333,15 @@ func (t *table) claim(id sessions.ID, name string, seq uint64) *queue.Claim {
 
 // lineNames returns the names on page i, in no order, good until the next change.
 func (t *table) lineNames(i int) []string {
-	names := slices.Collect(maps.Keys(t.lines[i]))
 	p := &t.page[i]
+	if p.live == 0 && t.lines[i] == nil {
+		return nil
+	}
+	names := slices.Collect(maps.Keys(t.lines[i]))
 	for slot := range p.records {
 		if x := &p.records[slot]; x.member != 0 {
 			names = append(names, p.name(x))
 		}
 	}
 	return names
-}
-
-// adopt takes over a line that a snapshot holds.
-func (t *table) adopt(l *queue.Line) {
-	s := spotOf(hashOf(l.Name), l.Name)
-	if c := l.Alone(); c != nil {
-		t.holdClaim(s, c)
-		return
-	}
-	t.addLine(s.page, l)
-	t.n++
-	for c := range l.Holders() {
-		t.adoptClaim(c)
-	}
-	for c := range l.Waiters() {
-		t.adoptClaim(c)
-		t.members[t.member(c.Session)].places++
-	}
-}
-
-// adoptClaim indexes a claim that a snapshot holds. Of several names, the first one
-// is kept.
-func (t *table) adoptClaim(c *queue.Claim) {
-	if c.Is(queue.Leaving) {
-		return
-	}
-	if first := t.members[t.member(c.Session)].claims[c.Seq]; first == nil || c.Line().Name < first.Line().Name {
-		t.index(c)
-	}
 }
