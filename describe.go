@@ -98,7 +98,12 @@ func (f *lockFSM) heldError(h *Hold, name string) *HeldError {
 		}
 	}
 	if own != nil {
-		e.Ahead = own.Ahead()
+		e.Ahead = 0
+		for _, p := range own.Parts() {
+			if l := p.Line(); l != nil && l.Name == name {
+				e.Ahead = p.Ahead()
+			}
+		}
 		// It may have been granted since its caller gave up: that is no other's hold.
 		e.Holders = slices.DeleteFunc(e.Holders, func(x Holder) bool { return x.Token == own.Token && x.Session == own.Session })
 	}
