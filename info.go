@@ -102,8 +102,8 @@ func Limit(locks int) ListOption { return func(o *listOptions) { o.limit = locks
 const defaultListLimit = 1000
 
 // List describes the locks whose names begin with prefix and that somebody holds or
-// waits for, or that a LockDelay keeps from being granted, in the order of their names, a page at a time: see After and Limit.
-// An empty prefix stands for all.
+// waits for, or that a LockDelay keeps from being granted, in the order of their
+// names, a page at a time: see After and Limit. An empty prefix stands for all.
 //
 // Each lock is shown as it was at some moment after List was called, not all of
 // them at the same one, since List never holds up the log. Its cost grows with the

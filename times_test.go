@@ -200,11 +200,7 @@ func TestRestartsAndSnapshotsShortenNoTime(t *testing.T) {
 		}
 		s.pause(4, true)
 		elapse(d / 3)
-		s.mu.Lock()
-		log := s.log
-		s.mu.Unlock()
-		s.replicas[4].install(log)
-		s.pause(4, false)
+		s.catchUp(4)
 		s.cut(1, 2)
 		synctest.Wait()
 		s.heal()
