@@ -37,6 +37,7 @@ type LockInfo struct {
 // clocks of two machines, and nothing is decided by them.
 type Holder struct {
 	Session    sessions.ID
+	Hold       uint64 // which acquisition of the session's process: the two together name this one
 	Owner      string // empty if the session is over and the hold is kept by MinHold
 	Replica    uint64
 	Mode       Mode
@@ -56,6 +57,7 @@ type Holder struct {
 // A Waiter is who stands in line for a lock.
 type Waiter struct {
 	Session sessions.ID
+	Hold    uint64 // which acquisition of the session's process, as in Holder
 	Owner   string
 	Replica uint64
 	Mode    Mode

@@ -180,7 +180,7 @@ func (f *lockFSM) resize(at int64, c *wire.Command) cause {
 		if w.Permits > l.Limit() {
 			f.table.leave(w)
 			f.table.unindex(w)
-			f.emit(effect{kind: refused, session: w.Session, hold: w.Seq, name: l.Name, cause: causePermits})
+			f.emit(effect{kind: refused, session: w.Session, hold: w.Seq, name: l.Name, cause: causePermits, n: 1})
 		}
 	}
 	f.promote(l, at)
