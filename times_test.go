@@ -283,6 +283,10 @@ func TestMaxHoldIsSleptOver(t *testing.T) {
 			t.Fatal("Done is open after Err was not nil")
 		}
 		require.NoError(t, s.Err(), "the session lives")
+		h, err = s.Acquire(soon(t), "later", MaxHold(8*time.Second))
+		require.NoError(t, err)
+		sleep(7 * time.Second)
+		require.ErrorIs(t, h.Release(soon(t)), ErrMaxHold, "it may have been another's before Release was called")
 
 		h, err = nodes[5].Acquire(soon(t), "other", MaxHold(time.Hour))
 		require.NoError(t, err)
