@@ -44,13 +44,14 @@ type Event struct {
 	Kind    EventKind
 	Name    string        // the lock
 	Session sessions.ID   // whose hold or wait it is
+	Hold    uint64        // which one of that session's process, as in Holder and Waiter
 	Owner   string        // of that session, if it is still there
 	Token   fencing.Token // of the hold
 	Mode    Mode          // EventGranted
 	Slots   []int         // EventGranted, of a counted lock
 	Limit   int           // EventResized
 	Value   string        // EventGranted, EventValue: what the holder publishes
-	Cause   error         // EventLost, and EventLeft if it was not the waiter's wish: ErrSessionExpired, ErrMaxHold, ErrRevoked, ...
+	Cause   error         // EventLost, and EventLeft if it was not the waiter's wish: ErrSessionExpired, ErrMaxHold, ErrRevoked, ErrPermits, ...
 	Locks   []LockInfo    // EventPicture
 }
 
@@ -108,18 +109,24 @@ func (w *watcher) restart() { w.page, w.next = 0, w.n.changes.end() }
 // step shows a page, or the changes of those that were shown, and reports whether
 // it goes on.
 func (w *watcher) step(ctx context.Context) bool {
-	if w.page < pages {
-		return w.show()
+	var more <-chan struct{} = alreadyClosed
+	if w.page == pages {
+		more = w.n.changes.after(w.next)
 	}
-	more := w.n.changes.after(w.next)
 	select {
 	case <-more:
 	case <-w.n.ctx.Done():
-		return w.last(w.n.err())
 	case <-ctx.Done():
-		return w.last(ctx.Err())
 	}
-	goesOn, _ := w.catchUp(w.n.changes.end())
+	switch { // a reader with always more to read ends too
+	case w.n.ctx.Err() != nil:
+		return w.last(w.n.err())
+	case ctx.Err() != nil:
+		return w.last(ctx.Err())
+	case w.page < pages:
+		return w.show()
+	}
+	goesOn, _ := w.catchUp(min(w.n.changes.end(), w.next+readAtOnce))
 	return goesOn
 }
 
@@ -187,11 +194,11 @@ func (n *Node) notice(effects []effect) {
 	defer n.changes.done()
 	for i := range effects {
 		e := &effects[i]
-		kind := eventOf(e.kind)
+		kind := e.event()
 		if kind == 0 {
 			continue
 		}
-		ev := Event{Kind: kind, Name: e.name, Session: e.session, Token: e.token}
+		ev := Event{Kind: kind, Name: e.name, Session: e.session, Hold: e.hold, Token: e.token}
 		switch kind {
 		case EventGranted, EventValue:
 			ev.Mode = e.mode
@@ -211,9 +218,13 @@ func (n *Node) notice(effects []effect) {
 	}
 }
 
-// eventOf returns the kind of event that tells an effect, or 0 if none does.
-func eventOf(k effectKind) EventKind {
-	switch k {
+// event returns the kind of event that tells an effect, or 0 if none does.
+func (e *effect) event() EventKind {
+	switch e.kind {
+	case refused:
+		if e.n > 0 {
+			return EventLeft
+		}
 	case granted:
 		return EventGranted
 	case released:
