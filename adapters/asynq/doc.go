@@ -2,8 +2,8 @@
 // per planned time by a whole cluster, although every replica has a scheduler of its
 // own.
 //
-//	s, err := asynqlock.NewScheduler(node, asynq.RedisClientOpt{Addr: "redis:6379"}, asynqlock.Options{})
-//	_, err = s.Register("nightly report", "0 2 * * *", asynq.NewTask("report", nil))
+//	s := asynqlock.NewScheduler(node, asynq.RedisClientOpt{Addr: "redis:6379"}, asynqlock.Options{})
+//	_, err := s.Register("nightly report", "0 2 * * *", asynq.NewTask("report", nil))
 //	err = s.Start()
 //
 // Register the same tasks under the same names on every replica. One replica leads,
