@@ -64,7 +64,9 @@ func (s *Scheduler) enqueueDue(e *entry) {
 		if err == nil {
 			info, err = s.enqueue(e, planned)
 		}
-		s.tell(e, info, err)
+		if f := s.o.Scheduler.PostEnqueueFunc; f != nil {
+			f(info, err)
+		}
 	}
 }
 
@@ -101,15 +103,5 @@ func (s *Scheduler) enqueue(e *entry, planned time.Time) (*asynq.TaskInfo, error
 		case <-ctx.Done():
 			return nil, err
 		}
-	}
-}
-
-// tell calls the user's functions.
-func (s *Scheduler) tell(e *entry, info *asynq.TaskInfo, err error) {
-	if f := s.o.Scheduler.PostEnqueueFunc; f != nil {
-		f(info, err)
-	}
-	if f := s.o.Scheduler.EnqueueErrorHandler; f != nil && err != nil {
-		f(e.task, e.opts, err)
 	}
 }

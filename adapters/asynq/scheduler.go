@@ -27,9 +27,9 @@ var ErrSameName = errors.New("asynqlock: another task has this name")
 
 // Options are for NewScheduler; the zero value is its default.
 type Options struct {
-	// Scheduler are asynq's own options. Its PreEnqueueFunc is not called;
-	// PostEnqueueFunc and EnqueueErrorHandler are, for what this replica enqueues
-	// and for what it gives up.
+	// Scheduler are asynq's own options. PostEnqueueFunc is called for what this
+	// replica enqueues and for what it gives up; its info is nil too when a second
+	// try found the task there. The other functions are not called.
 	Scheduler asynq.SchedulerOpts
 	// Leader is the name of the lock that the leader holds. Default:
 	// "asynq/scheduler".
@@ -97,11 +97,12 @@ func newScheduler(register once.Register, r asynq.RedisConnOpt, o Options, lead 
 	}
 	s := &Scheduler{register: register, o: o, lead: lead, client: asynq.NewClient(r), entries: make(map[*asynq.Task]*entry)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	opts := o.Scheduler
-	opts.PreEnqueueFunc = func(standIn *asynq.Task, _ []asynq.Option) { s.fired(standIn) }
-	opts.PostEnqueueFunc = nil // it would hear of the stand-ins
-	opts.EnqueueErrorHandler = nil
-	s.asynq = asynq.NewScheduler(r, &opts)
+	// The user's functions are left out: they would hear of the stand-ins.
+	s.asynq = asynq.NewScheduler(r, &asynq.SchedulerOpts{
+		HeartbeatInterval: o.Scheduler.HeartbeatInterval, Logger: o.Scheduler.Logger,
+		LogLevel: o.Scheduler.LogLevel, Location: o.Scheduler.Location,
+		PreEnqueueFunc: func(standIn *asynq.Task, _ []asynq.Option) { s.fired(standIn) },
+	})
 	return s
 }
 
