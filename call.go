@@ -58,24 +58,33 @@ func (c *calls) again(applied uint64, say func(wire.Command)) {
 
 // call asks the cluster for something about a name and waits for the answer.
 func (n *Node) call(ctx context.Context, name string, c wire.Command) error {
+	why, err := n.ask(ctx, name, c)
+	if err != nil {
+		return err
+	}
+	return n.outcome(name, c, why)
+}
+
+// ask is call for an answer that may be no error.
+func (n *Node) ask(ctx context.Context, name string, c wire.Command) (cause, error) {
 	n.mu.Lock()
 	if n.failed != nil {
-		n.mu.Unlock()
-		return n.failed
+		defer n.mu.Unlock()
+		return 0, n.failed
 	}
 	x := n.calls.begin(c)
 	n.stream.say(c)
 	n.mu.Unlock()
 	select {
 	case why := <-x.answer:
-		return n.outcome(name, c, why)
+		return why, nil
 	case <-n.ctx.Done():
-		return n.err()
+		return 0, n.err()
 	case <-ctx.Done():
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		delete(n.calls.under, c.More.Call)
-		return fmt.Errorf("%s %q: %w", c.Op, name, &ctxError{ErrNoQuorum, ctx.Err()})
+		return 0, fmt.Errorf("%s %q: %w", c.Op, name, &ctxError{ErrNoQuorum, ctx.Err()})
 	}
 }
 

@@ -65,6 +65,7 @@ type noteMore struct {
 	n     uint64
 	note  string
 	slots []int
+	value string
 }
 
 // told are the changes of a stretch that were made events. It only grows, so what
@@ -115,7 +116,7 @@ func (c *changes) done() {
 }
 
 // add notes what an effect did, as a change of this kind.
-func (c *changes) add(kind EventKind, e *effect, slots []int) {
+func (c *changes) add(kind EventKind, e *effect, slots []int, value string) {
 	if len(c.now.notes) == toldAtOnce {
 		c.turn(c.now.first + toldAtOnce)
 	}
@@ -123,8 +124,8 @@ func (c *changes) add(kind EventKind, e *effect, slots []int) {
 	if k := len(s.whose); k == 0 || s.whose[k-1] != e.session {
 		s.whose = append(s.whose, e.session)
 	}
-	if len(slots) > 0 || e.note != "" || kind == EventResized {
-		s.more = append(s.more, noteMore{len(s.notes), e.n, e.note, slots})
+	if len(slots) > 0 || value != "" || e.note != "" || kind == EventResized {
+		s.more = append(s.more, noteMore{len(s.notes), e.n, e.note, slots, value})
 	}
 	s.names = append(s.names, e.name...)
 	s.notes = append(s.notes, note{e.token, uint32(len(s.names)), uint16(len(s.whose) - 1), kind, e.mode, e.cause})
@@ -197,9 +198,9 @@ func (c *changes) tell(t *told, first uint64, own func([]Event)) {
 		if len(raw.more) > 0 && raw.more[0].at == at+i {
 			more, raw.more = raw.more[0], raw.more[1:]
 		}
-		e.Slots = more.slots
+		e.Slots, e.Value = more.slots, more.value
 		switch {
-		case e.Kind == EventGranted:
+		case e.Kind == EventGranted, e.Kind == EventValue:
 			e.Mode = m.mode
 		case e.Kind == EventLost, e.Kind == EventLeft && m.cause != 0:
 			e.Cause = (&effect{cause: m.cause, note: more.note}).err()

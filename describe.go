@@ -46,7 +46,7 @@ func (f *lockFSM) describe(l *queue.Line) LockInfo {
 	for c := range l.Holders() {
 		h := Holder{
 			Session: c.Session, Owner: f.owner(c.Session), Replica: c.Session.Replica, Mode: c.Mode,
-			Token: c.Token, Names: namesOf(c), AcquiredAt: time.UnixMilli(c.At), Released: c.Is(queue.Leaving),
+			Token: c.Token, Value: strings.Clone(c.Value), Names: namesOf(c), AcquiredAt: time.UnixMilli(c.At), Released: c.Is(queue.Leaving),
 		}
 		h.Slots = intsOf(c.Slots)
 		if t := c.Terms; t != nil {
@@ -57,7 +57,7 @@ func (f *lockFSM) describe(l *queue.Line) LockInfo {
 	for c := range l.Waiters() {
 		info.Waiters = append(info.Waiters, Waiter{
 			Session: c.Session, Owner: f.owner(c.Session), Replica: c.Session.Replica, Mode: c.Mode,
-			Permits: int(c.Permits), Names: namesOf(c), Since: time.UnixMilli(c.At),
+			Permits: int(c.Permits), Value: strings.Clone(c.Value), Names: namesOf(c), Since: time.UnixMilli(c.At),
 		})
 	}
 	return info
@@ -134,12 +134,12 @@ func (f *lockFSM) firstBusy(h *Hold) string {
 	return h.name
 }
 
-// slotsOf returns the permits that a claim has.
-func (f *lockFSM) slotsOf(id sessions.ID, name string, hold uint64) []int {
+// publicOf returns the permits that a claim has, and its value.
+func (f *lockFSM) publicOf(id sessions.ID, name string, hold uint64) ([]int, string) {
 	if c := f.table.claim(id, name, hold); c != nil {
-		return intsOf(c.Slots)
+		return intsOf(c.Slots), strings.Clone(c.Value)
 	}
-	return nil
+	return nil, ""
 }
 
 func intsOf(slots []uint32) (ints []int) {

@@ -20,7 +20,8 @@ type effect struct {
 	token   fencing.Token // granted
 	n       uint64        // renewed, batch: its number
 	cause   cause         // refused, ended, batch, lost, left, answered
-	mode    queue.Mode    // granted
+	mode    queue.Mode    // granted, published
+	plain   bool          // granted: there is no more to say of the claim
 	what    timeKind      // timed, untimed
 	note    string        // who wanted it and why: lost, ended, asked
 }
@@ -46,6 +47,9 @@ const (
 	asked                            // a holder is asked to give the lock up
 	timed                            // a time of n milliseconds runs
 	untimed                          // it runs no more
+	published                        // a hold has another value
+	ticked                           // tick n of a job was claimed
+	forgotten                        // a job was forgotten
 	answered                         // the outcome of a call
 	halted                           // this replica met what it does not know, and stopped
 )
@@ -70,6 +74,9 @@ const (
 	causeGone                       // what was to be changed is not there
 	causeRevoked                    // somebody ended it over its holder's head
 	causeMaxHold                    // it was held for as long as it may be
+	causeClaimed                    // the tick or a later one was claimed
+	causeJobs                       // there are too many jobs
+	causeNoWaiter                   // the session does not wait for it
 )
 
 // err returns the public error of a refusal or an end.
@@ -89,6 +96,10 @@ func (c cause) err() error {
 		return ErrNotHeld
 	case causeMaxHold:
 		return ErrMaxHold
+	case causeJobs:
+		return ErrTooManyJobs
+	case causeNoWaiter:
+		return ErrNoWaiter
 	case causeRevoked:
 		return ErrRevoked
 	case causeClosed:
@@ -111,7 +122,7 @@ func (k effectKind) String() string {
 		ended: "ended", granted: "granted", queued: "queued", refused: "refused",
 		released: "released", gone: "gone", left: "left", lost: "lost", lingers: "lingers",
 		downgraded: "downgraded", resized: "resized", asked: "asked", timed: "timed", untimed: "untimed",
-		answered: "answered", halted: "halted"}
+		published: "published", ticked: "ticked", forgotten: "forgotten", answered: "answered", halted: "halted"}
 	return names[k]
 }
 
@@ -119,7 +130,8 @@ func (c cause) String() string {
 	names := [...]string{0: "", causeHeld: "held", causeQueueFull: "queue full", causeSession: "no session",
 		causeMode: "mode", causeRepeated: "repeated", causeClosed: "closed", causeExpired: "expired", causeRestarted: "restarted",
 		causeDuplicate: "duplicate", causeGap: "gap", causeStranger: "stranger", causeLimit: "limit",
-		causePermits: "permits", causeGone: "gone", causeRevoked: "revoked", causeMaxHold: "max hold"}
+		causePermits: "permits", causeGone: "gone", causeRevoked: "revoked", causeMaxHold: "max hold",
+		causeClaimed: "claimed", causeJobs: "too many jobs", causeNoWaiter: "no waiter"}
 	return names[c]
 }
 
@@ -135,12 +147,16 @@ func (e effect) String() string {
 		s = fmt.Sprintf("%s %s", s, e.session)
 	case granted, queued, refused:
 		s = fmt.Sprintf("%s %q to %s/%d", s, e.name, e.session, e.hold)
-	case released, left, lost, lingers, downgraded, asked:
+	case released, left, lost, lingers, downgraded, asked, published:
 		s = fmt.Sprintf("%s %q by %s/%d", s, e.name, e.session, e.hold)
 	case gone:
 		s = fmt.Sprintf("%s %s/%d", s, e.session, e.hold)
 	case resized:
 		s = fmt.Sprintf("%s %q to %d", s, e.name, e.n)
+	case ticked:
+		s = fmt.Sprintf("%s %q tick %d by %d.%d", s, e.name, int64(e.n), e.session.Replica, e.session.Epoch)
+	case forgotten:
+		s = fmt.Sprintf("%s %q", s, e.name)
 	case timed:
 		s = fmt.Sprintf("%s %s of %s/%d for %dms", s, e.what, e.session, e.hold, e.n)
 	case untimed:

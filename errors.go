@@ -24,6 +24,12 @@ var (
 	// as a counted lock with another limit. The error is a *ModeError, which names
 	// both.
 	ErrMode = errors.New("quorumlock: in use in another mode")
+	// ErrNoWaiter is returned by Hold.HandOver when the session does not wait for
+	// the lock.
+	ErrNoWaiter = errors.New("quorumlock: no such waiter")
+	// ErrTooManyJobs is returned by ClaimTick for a new job when MaxJobs are
+	// remembered: see ForgetJob.
+	ErrTooManyJobs = errors.New("quorumlock: too many jobs")
 	// ErrUpgrade is returned when a shared hold is to become an exclusive one. It
 	// matches ErrMode.
 	ErrUpgrade = fmt.Errorf("%w: a shared hold cannot become exclusive, since two that try would wait for each other: "+
@@ -81,6 +87,9 @@ var (
 	// ErrReason is returned when something is to be forced without saying who
 	// wants it and why.
 	ErrReason = errors.New("quorumlock: who wants it, and why?")
+	// ErrValue is returned for a value that is not UTF-8 of at most MaxValueLen
+	// bytes.
+	ErrValue = errors.New("quorumlock: bad value")
 	// ErrOptions is returned by Open for options that cannot work. The error
 	// lists every fault, not just the first.
 	ErrOptions = errors.New("quorumlock: bad options")

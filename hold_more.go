@@ -2,6 +2,7 @@ package quorumlock
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/quorumlock/quorumlock/fencing"
 	"github.com/quorumlock/quorumlock/internal/wire"
+	"github.com/quorumlock/quorumlock/sessions"
 )
 
 // holdMore is what a hold has beside an exclusive lock on one name. What the first
@@ -132,18 +134,7 @@ func (h *Hold) ask(r YieldRequest) {
 // and for several names, and one matching ErrNoQuorum and ctx's error when ctx
 // ended first: it may then be done or not.
 func (h *Hold) Downgrade(ctx context.Context) error {
-	if err := checkCtx(ctx); err != nil {
-		return err
-	}
-	if err := h.Err(); err != nil {
-		return err
-	}
-	err := h.session.n.call(ctx, h.name, wire.Command{Op: wire.Downgrade,
-		Session: h.session.id.Seq, Hold: h.seq, Lock: hashOf(h.name), More: &wire.More{}})
-	if lost := h.Err(); lost != nil {
-		return lost
-	}
-	return err
+	return h.change(ctx, wire.Command{Op: wire.Downgrade, More: &wire.More{}})
 }
 
 // Upgrade is always refused, with ErrUpgrade, or with what Err returns if the hold
@@ -158,6 +149,69 @@ func (h *Hold) Upgrade(ctx context.Context) error {
 		return err
 	}
 	return ErrUpgrade
+}
+
+// SetValue changes what the hold publishes: others see it in Describe and Watch. See
+// Value; errors are those of Downgrade, and ErrValue.
+func (h *Hold) SetValue(ctx context.Context, value string) error {
+	if !wire.ValidText(value, MaxValueLen) {
+		return fmt.Errorf("%w: %.32q...: must be UTF-8 of at most %d bytes", ErrValue, value, MaxValueLen)
+	}
+	return h.change(ctx, wire.Command{Op: wire.Publish, More: &wire.More{Value: value}})
+}
+
+// HandOver gives an exclusive lock to a session that waits for it, past those who
+// have waited longer. It returns ErrNoWaiter, and the hold goes on, if the session
+// does not wait for the lock. Otherwise the hold is over for this process at once,
+// as by Release; should the session stop waiting at the very moment, the lock goes
+// to whoever is next, and HandOver returns ErrNoWaiter with the hold over. Errors
+// are those of Release, and ErrMode for a hold that is not exclusive, on one name.
+func (h *Hold) HandOver(ctx context.Context, to sessions.ID) error {
+	n := h.session.n
+	info, err := n.Describe(ctx, h.name)
+	if err != nil {
+		return err
+	}
+	if err := h.Err(); err != nil {
+		return err
+	}
+	if len(h.Names()) > 1 || h.Mode() != Exclusive {
+		return fmt.Errorf("hand over %q: %w", h.name, ErrMode)
+	}
+	if !slices.ContainsFunc(info.Waiters, func(w Waiter) bool { return w.Session == to }) {
+		return fmt.Errorf("hand over %q to %s: %w", h.name, to, ErrNoWaiter)
+	}
+	n.mu.Lock()
+	n.distrust(h.session)
+	if h.err != nil {
+		defer n.mu.Unlock()
+		return h.err
+	}
+	// Over for us before anybody else can be granted it.
+	h.finish(ErrNotHeld)
+	n.mu.Unlock()
+	return n.call(ctx, h.name, h.about(wire.Command{Op: wire.HandOver, More: &wire.More{Who: to}}))
+}
+
+// about makes a command one about the hold.
+func (h *Hold) about(c wire.Command) wire.Command {
+	c.Session, c.Hold, c.Lock = h.session.id.Seq, h.seq, hashOf(h.name)
+	return c
+}
+
+// change asks for a change of the hold.
+func (h *Hold) change(ctx context.Context, c wire.Command) error {
+	if err := checkCtx(ctx); err != nil {
+		return err
+	}
+	if err := h.Err(); err != nil {
+		return err
+	}
+	err := h.session.n.call(ctx, h.name, h.about(c))
+	if lost := h.Err(); lost != nil {
+		return lost
+	}
+	return err
 }
 
 // overdue reports whether MaxHold has ended for the holder.
@@ -180,7 +234,7 @@ func (h *Hold) obtain(m *holdMore, name string, token fencing.Token) (all bool) 
 		return false
 	}
 	if m.mode == Counted {
-		m.slots = n.machine.fsm.slotsOf(h.session.id, h.name, h.seq)
+		m.slots, _ = n.machine.fsm.publicOf(h.session.id, h.name, h.seq)
 	}
 	if m.maxHold > 0 {
 		// The leader counts from when it applied the start, which is later.

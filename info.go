@@ -41,6 +41,7 @@ type Holder struct {
 	Replica    uint64
 	Mode       Mode
 	Token      fencing.Token
+	Value      string    // what the holder publishes
 	Slots      []int     // of a counted lock: which permits, in order
 	Names      []string  // all names of the hold, if there are several
 	AcquiredAt time.Time // by the wall clock of the process whose call made it free
@@ -60,6 +61,7 @@ type Waiter struct {
 	Replica uint64
 	Mode    Mode
 	Permits int       // of a counted lock: how many it waits for
+	Value   string    // what the waiter publishes
 	Names   []string  // all names of the wait, if there are several
 	Since   time.Time // by the waiter's wall clock; for display
 }

@@ -99,10 +99,11 @@ func (n *Node) nextRenewal() (wait time.Duration, acked <-chan struct{}) {
 // expiryLoop lets the judge look, and proposes what it finds. Only the leader's
 // judge finds anything.
 func (n *Node) expiryLoop() {
-	every := n.opts.ElectionTimeout / 10
+	next := lookEvery(n.opts.ElectionTimeout, 0)
 	var under <-chan struct{} // closed when the last proposal has had its answer
-	for n.whileLeading(every) {
-		due := n.look()
+	for n.whileLeading(next) {
+		var due verdict
+		due, next = n.look()
 		if len(due.sessions)+len(due.times) == 0 || under != nil && !isClosed(under) {
 			continue
 		}
@@ -135,14 +136,28 @@ type verdict struct {
 	times    []timeID
 }
 
-func (n *Node) look() (due verdict) {
+// look lets the judge look, and tells how soon it is to look again.
+func (n *Node) look() (due verdict, next time.Duration) {
 	n.machine.read(func(f *lockFSM) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		due.sessions = n.judge.Look(n.clk.Now(), f.roll)
-		due.times = n.agenda.due(n.clk.Now(), maxBatchCommands)
+		now := n.clk.Now()
+		due.sessions = n.judge.Look(now, f.roll)
+		due.times = n.agenda.due(now, maxBatchCommands)
+		next = lookEvery(n.opts.ElectionTimeout, f.roll.ShortestTTL())
 	})
-	return due
+	return due, next
+}
+
+// lookEvery is how often the judge looks if this is the shortest ttl of all sessions,
+// 0 for none: each fortieth of its lease, since by so much a lease may be overrun. An
+// idle leader wakes for it, so it looks no more often than the shortest ttl that is
+// allowed asks for. Nor does it look so seldom that a late look is taken for a stall.
+func lookEvery(election, ttl time.Duration) time.Duration {
+	if ttl == 0 {
+		return election / 5
+	}
+	return min(max(sessions.Lease(ttl)/40, election/10), election/5)
 }
 
 // expire proposes, once, to end what was found. Each command holds only if the

@@ -24,6 +24,7 @@ type lockFSM struct {
 	roll  *sessions.Roll
 	table table
 	times map[timeID]runningTime // what the leader is to tell the end of
+	jobs  map[string]*wire.Job
 
 	watched bool  // somebody wants to be told of what nobody else needs; decides nothing
 	halted  error // set once an entry was met that this version does not know
@@ -37,7 +38,7 @@ type lockFSM struct {
 const manyEffects = 1 << 16
 
 func newLockFSM() *lockFSM {
-	return &lockFSM{roll: new(sessions.Roll), times: make(map[timeID]runningTime)}
+	return &lockFSM{roll: new(sessions.Roll), times: make(map[timeID]runningTime), jobs: make(map[string]*wire.Job)}
 }
 
 // apply applies one entry and returns its effects, which are good until the next
@@ -183,6 +184,14 @@ func (f *lockFSM) command(id sessions.ID, at int64, c *wire.Command) {
 		f.answer(id, c, f.evict(at, c))
 	case wire.Ask:
 		f.answer(id, c, f.ask(c))
+	case wire.Publish:
+		f.answer(id, c, f.publish(id, c))
+	case wire.HandOver:
+		f.answer(id, c, f.handOver(id, at, c))
+	case wire.Claim:
+		f.answer(id, c, f.claimTick(id, at, c))
+	case wire.Forget:
+		f.answer(id, c, f.forgetJob(c))
 	}
 }
 
@@ -220,7 +229,7 @@ func (f *lockFSM) enter(e *effect, at int64, c *wire.Command) {
 	case s.free():
 		f.token++
 		f.table.hold(s, record{seq: c.Hold, token: f.token, at: at, member: f.table.member(e.session)})
-		e.kind, e.token, e.mode = granted, f.token, queue.Exclusive
+		e.kind, e.token, e.mode, e.plain = granted, f.token, queue.Exclusive, true
 	case s.counted():
 		e.cause = causeMode
 	case !c.Wait:
@@ -264,7 +273,7 @@ func (f *lockFSM) grant(c *queue.Claim, at int64) {
 	c.At = at
 	f.table.served(c)
 	l.Hold(c, token)
-	f.emit(effect{kind: granted, session: c.Session, hold: c.Seq, name: l.Name, token: c.Token, mode: c.Mode})
+	f.emit(effect{kind: granted, session: c.Session, hold: c.Seq, name: l.Name, token: c.Token, mode: c.Mode, plain: c.Plain()})
 }
 
 // giveBack ends one acquisition, whether it holds or still waits. It is found by
@@ -368,7 +377,7 @@ func (f *lockFSM) tellLosses(id sessions.ID, why cause, note string) {
 // mark captures the state at this moment, at a cost that does not grow with the
 // number of locks. The capture is to be dropped by the caller.
 func (f *lockFSM) mark() (head []byte, c *capture) {
-	head = wire.AppendHead(nil, wire.Head{Token: f.token, Roll: f.roll, Lines: f.table.n})
+	head = wire.AppendHead(nil, wire.Head{Token: f.token, Roll: f.roll, Lines: f.table.n, Jobs: f.jobList()})
 	return head, f.table.mark()
 }
 

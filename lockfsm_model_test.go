@@ -1,9 +1,10 @@
 package quorumlock
 
 import (
-	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -14,8 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quorumlock/quorumlock/fencing"
 	"github.com/quorumlock/quorumlock/internal/wire"
+	"github.com/quorumlock/quorumlock/queue"
 	"github.com/quorumlock/quorumlock/sessions"
 )
 
@@ -32,13 +33,17 @@ func fsmDice(t *testing.T, stream uint64) *rand.Rand {
 }
 
 // naiveFSM is the rules once more, for reading and not for speed: lists that are
-// searched from the front.
+// searched from the front. It keeps no lines, no slots and no running times: what
+// those are, it finds out from the claims whenever it needs to know.
 type naiveFSM struct {
 	token    uint64
 	lives    []*naiveLife
 	sessions []naiveSession
 	claims   []*naiveClaim // in the order in which they came
-	said     []string      // effects of the present entry
+	bars     []naiveBar    // in the order in which they came
+	limits   map[string]uint64
+	said     []string // effects of the present entry
+	forEyes  []bool   // which of them only those are told who watch
 }
 
 type naiveLife struct{ replica, epoch, renewal, batch, claimed uint64 }
@@ -48,15 +53,46 @@ type naiveSession struct {
 	ttl uint64
 }
 
+// A naiveClaim is one acquisition of any number of names.
 type naiveClaim struct {
 	session sessions.ID
 	hold    uint64
-	name    string
-	token   uint64 // 0 while it waits
+	names   []string
+	tokens  []uint64 // for each name; none while it waits
+	mode    uint8
+	permits uint64
+	slots   []uint64
+
+	maxHold, minHold, delay   uint64 // milliseconds
+	started, matured, leaving bool
 }
+
+type naiveBar struct {
+	name   string
+	id, ms uint64
+}
+
+func (x *naiveClaim) holds() bool   { return len(x.tokens) > 0 }
+func (x *naiveClaim) tooSoon() bool { return x.holds() && x.minHold > 0 && !x.matured }
+
+// maxRuns and minRuns tell whether these times run.
+func (x *naiveClaim) maxRuns() bool { return x.started && !x.leaving }
+func (x *naiveClaim) minRuns() bool { return x.tooSoon() }
 
 func (n *naiveFSM) say(format string, args ...any) {
 	n.said = append(n.said, fmt.Sprintf(format, args...))
+	n.forEyes = append(n.forEyes, false)
+}
+
+// saidTo is what somebody is told who watches, or does not.
+func (n *naiveFSM) saidTo(watcher bool) []string {
+	var list []string
+	for i, text := range n.said {
+		if watcher || !n.forEyes[i] {
+			list = append(list, text)
+		}
+	}
+	return list
 }
 
 func (n *naiveFSM) life(replica uint64) *naiveLife {
@@ -72,8 +108,8 @@ func (n *naiveFSM) alive(id sessions.ID) bool {
 	return slices.ContainsFunc(n.sessions, func(s naiveSession) bool { return s.id == id })
 }
 
-func (n *naiveFSM) apply(e *wire.Entry) []string {
-	n.said = nil
+func (n *naiveFSM) apply(e *wire.Entry) {
+	n.said, n.forEyes = nil, nil
 	l := n.life(e.Replica)
 	known := l != nil && l.epoch == e.Epoch
 	if e.Batch == 0 {
@@ -88,6 +124,8 @@ func (n *naiveFSM) apply(e *wire.Entry) []string {
 						return s.id.Replica == c.Replica && s.id.Epoch == c.Epoch && s.ttl <= c.TTL
 					})
 				}
+			case wire.Due:
+				n.due(c.More.Who, c.Hold, c.More.What)
 			}
 		}
 		l = n.life(e.Replica)
@@ -98,7 +136,7 @@ func (n *naiveFSM) apply(e *wire.Entry) []string {
 		n.say("renewed %d.%d #%d", e.Replica, e.Epoch, e.Renewal)
 	}
 	if e.Batch == 0 {
-		return n.said
+		return
 	}
 	switch number := fmt.Sprintf("batch %d.%d #%d", e.Replica, e.Epoch, e.Batch); {
 	case !known:
@@ -114,7 +152,6 @@ func (n *naiveFSM) apply(e *wire.Entry) []string {
 			n.command(sessions.ID{Replica: e.Replica, Epoch: e.Epoch, Seq: c.Session}, c)
 		}
 	}
-	return n.said
 }
 
 func (n *naiveFSM) boot(replica, epoch uint64) {
@@ -133,84 +170,379 @@ func (n *naiveFSM) boot(replica, epoch uint64) {
 }
 
 func (n *naiveFSM) command(id sessions.ID, c wire.Command) {
+	var why string
 	switch c.Op {
 	case wire.Open:
 		n.sessions = slices.DeleteFunc(n.sessions, func(s naiveSession) bool { return s.id == id })
 		n.sessions = append(n.sessions, naiveSession{id, c.TTL})
 		n.say("opened %v", id)
+		return
 	case wire.Close:
-		if !n.alive(id) {
-			n.say("ended %v: no session", id)
-			return
-		}
-		n.end("closed", func(s naiveSession) bool { return s.id == id })
-	case wire.Acquire:
-		n.acquire(id, c)
-	case wire.Release, wire.Cancel:
-		i := slices.IndexFunc(n.claims, func(x *naiveClaim) bool { return x.session == id && x.hold == c.Hold && hashOf(x.name) == c.Lock })
-		if i < 0 {
-			n.say("gone %v/%d", id, c.Hold)
-			return
-		}
-		x := n.claims[i]
-		if x.token > 0 {
-			n.say("released %q by %v/%d token %d", x.name, id, c.Hold, x.token)
+		if n.alive(id) {
+			n.end("closed", func(s naiveSession) bool { return s.id == id })
 		} else {
-			n.say("left %q by %v/%d", x.name, id, c.Hold)
+			n.say("ended %v: no session", id)
 		}
-		n.claims = slices.Delete(n.claims, i, i+1)
-		n.settle(x.name)
+		return
+	case wire.Acquire:
+		n.take(id, wire.Command{Hold: c.Hold, Mode: c.Mode, Wait: c.Wait, Limit: c.Limit,
+			More: &wire.More{Names: []string{c.Name}, MaxWaits: math.MaxUint64}}, c.Mode != 1)
+		return
+	case wire.Take:
+		n.take(id, c, false)
+		return
+	case wire.Release, wire.Cancel:
+		n.giveBack(id, c)
+		return
+	case wire.Start:
+		if x := n.own(id, c); x != nil && x.holds() && x.maxHold > 0 && !x.started {
+			x.started = true
+			n.say("timed max hold of %v/%d for %dms", id, x.hold, x.maxHold)
+		}
+		return
+	case wire.Downgrade:
+		why = n.downgrade(n.own(id, c))
+	case wire.Resize:
+		why = n.resize(c.Name, c.More.Of)
+	case wire.Revoke:
+		why = n.revoke(c)
+	case wire.Evict:
+		if why = ": gone"; n.alive(c.More.Who) {
+			why = ""
+			n.end(fmt.Sprintf("revoked (%s: %s)", c.More.By, c.More.Reason), func(s naiveSession) bool { return s.id == c.More.Who })
+		}
+	case wire.Ask:
+		why = ": gone"
+		for _, x := range n.on(c.Name) {
+			if x.holds() {
+				why = ""
+				if !x.leaving {
+					n.say("asked %q by %v/%d (%s: %s)", c.Name, x.session, x.hold, c.More.By, c.More.Reason)
+				}
+			}
+		}
+	default:
+		return
+	}
+	n.say("answered call %d of %d.%d%s", c.More.Call, id.Replica, id.Epoch, why)
+}
+
+// on lists the claims on a name: first those who hold it, since nobody overtakes.
+func (n *naiveFSM) on(name string) (list []*naiveClaim) {
+	for _, x := range n.claims {
+		if slices.Contains(x.names, name) {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// own finds the claim that a command means.
+func (n *naiveFSM) own(id sessions.ID, c wire.Command) *naiveClaim {
+	for _, x := range n.claims {
+		if x.session == id && x.hold == c.Hold && !x.leaving && hashOf(x.names[0]) == c.Lock {
+			return x
+		}
+	}
+	return nil
+}
+
+func (n *naiveFSM) take(id sessions.ID, c wire.Command, unknown bool) {
+	m := c.More
+	refuse := func(name, why string) { n.say("refused %q to %v/%d: %s", name, id, c.Hold, why) }
+	if !n.alive(id) {
+		refuse(m.Names[0], "no session")
+		return
+	}
+	l := n.life(id.Replica)
+	repeated := c.Hold <= l.claimed
+	l.claimed = max(l.claimed, c.Hold)
+	counted := c.Mode == 3
+	switch {
+	case repeated:
+		refuse(m.Names[0], "repeated")
+		return
+	case unknown || c.Mode < 1 || c.Mode > 3 || len(m.Names) > 1 && c.Mode != 1:
+		refuse(m.Names[0], "mode")
+		return
+	case !counted && m.Permits+m.Of > 0, counted && (m.Permits < 1 || m.Permits > m.Of || m.Of > 65536):
+		refuse(m.Names[0], "permits")
+		return
+	}
+	ms := func(d uint64) uint64 { return min(d, 366*24*3600*1000) }
+	x := &naiveClaim{session: id, hold: c.Hold, names: slices.Clone(m.Names), mode: c.Mode, permits: m.Permits,
+		maxHold: ms(m.MaxHold), minHold: ms(m.MinHold), delay: ms(m.Delay)}
+	if name, why := n.obstacle(x, c); why != "" {
+		refuse(name, why)
+		return
+	}
+	for _, name := range x.names {
+		if len(n.on(name)) == 0 {
+			n.limits[name] = m.Of
+		}
+	}
+	n.claims = append(n.claims, x)
+	if n.fits(x) {
+		n.grant(x)
+		return
+	}
+	for _, name := range x.names {
+		n.say("queued %q to %v/%d", name, id, c.Hold)
 	}
 }
 
-func (n *naiveFSM) acquire(id sessions.ID, c wire.Command) {
-	held, waiting, repeated := false, uint64(0), false
-	if n.alive(id) {
-		l := n.life(id.Replica)
-		repeated = c.Hold <= l.claimed
-		l.claimed = max(l.claimed, c.Hold)
-	}
-	for _, x := range n.claims {
-		if x.name == c.Name {
-			held = true
-			if x.token == 0 {
+// obstacle tells which name keeps x from being there at all, and why.
+func (n *naiveFSM) obstacle(x *naiveClaim, c wire.Command) (name, why string) {
+	inTheWay := ""
+	for _, name := range x.names {
+		alone := *x
+		alone.names = []string{name}
+		there := n.on(name)
+		waiting := uint64(0)
+		for _, y := range there {
+			if !y.holds() {
 				waiting++
 			}
 		}
+		switch {
+		case len(there) > 0 && (there[0].mode == 3) != (x.mode == 3):
+			return name, "mode"
+		case len(there) > 0 && n.limits[name] != c.More.Of:
+			return name, "limit"
+		case len(there) == 0 && !n.barred(name), len(there) > 0 && n.fits(&alone):
+			continue
+		case c.Wait && waiting >= c.Limit:
+			return name, "queue full"
+		}
+		if inTheWay == "" {
+			inTheWay = name
+		}
 	}
-	refuse := func(why string) { n.say("refused %q to %v/%d: %s", c.Name, id, c.Hold, why) }
+	waits := 0
+	for _, y := range n.claims {
+		if y.session == x.session && !y.holds() {
+			waits += len(y.names)
+		}
+	}
 	switch {
-	case !n.alive(id):
-		refuse("no session")
-	case repeated:
-		refuse("repeated")
-	case c.Mode != 1:
-		refuse("mode")
-	case held && !c.Wait:
-		refuse("held")
-	case held && waiting >= c.Limit:
-		refuse("queue full")
-	case held:
-		n.claims = append(n.claims, &naiveClaim{session: id, hold: c.Hold, name: c.Name})
-		n.say("queued %q to %v/%d", c.Name, id, c.Hold)
-	default:
-		n.claims = append(n.claims, &naiveClaim{session: id, hold: c.Hold, name: c.Name})
-		n.settle(c.Name)
+	case inTheWay != "" && !c.Wait:
+		return inTheWay, "held"
+	case inTheWay != "" && uint64(waits) >= c.More.MaxWaits:
+		return inTheWay, "queue full"
+	}
+	return "", ""
+}
+
+func (n *naiveFSM) barred(name string) bool {
+	return slices.ContainsFunc(n.bars, func(b naiveBar) bool { return b.name == name })
+}
+
+// fits reports whether x may be granted all its names: none is barred, nobody came
+// to one of them earlier and waits, and it may be beside those who hold.
+func (n *naiveFSM) fits(x *naiveClaim) bool {
+	for _, name := range x.names {
+		if n.barred(name) {
+			return false
+		}
+		sum := x.permits
+		for _, y := range n.on(name) {
+			if y == x {
+				break
+			}
+			if !y.holds() || y.mode != x.mode || y.mode == 1 {
+				return false
+			}
+			sum += y.permits
+		}
+		if x.mode == 3 && sum > n.limits[name] {
+			return false
+		}
+	}
+	return true
+}
+
+func (n *naiveFSM) grant(x *naiveClaim) {
+	for _, name := range x.names {
+		token := uint64(0)
+		taken := map[uint64]bool{}
+		for _, y := range n.on(name) {
+			if y != x && y.holds() && x.mode == 2 {
+				token = y.tokens[0] // readers that overlap have one
+			}
+			for _, k := range y.slots {
+				taken[k] = true
+			}
+		}
+		for k := uint64(0); uint64(len(x.slots)) < x.permits; k++ {
+			if !taken[k] {
+				x.slots = append(x.slots, k)
+			}
+		}
+		if token == 0 {
+			n.token++
+			token = n.token
+		}
+		x.tokens = append(x.tokens, token)
+		n.say("granted %q to %v/%d token %d", name, x.session, x.hold, token)
+	}
+	if x.minHold > 0 {
+		n.say("timed min hold of %v/%d for %dms", x.session, x.hold, x.minHold)
 	}
 }
 
-// settle grants a name to whoever came first, if nobody holds it.
+// settle grants a name to whoever came first of those who wait, as long as they may
+// have it.
 func (n *naiveFSM) settle(name string) {
-	for _, x := range n.claims {
-		if x.name == name {
-			if x.token == 0 {
-				n.token++
-				x.token = n.token
-				n.say("granted %q to %v/%d token %d", name, x.session, x.hold, x.token)
+	for _, x := range n.on(name) {
+		if !x.holds() {
+			if !n.fits(x) {
+				return
 			}
+			n.grant(x)
+		}
+	}
+}
+
+func (n *naiveFSM) giveBack(id sessions.ID, c wire.Command) {
+	switch x := n.own(id, c); {
+	case x == nil:
+		n.say("gone %v/%d", id, c.Hold)
+	case c.Op == wire.Release && x.tooSoon():
+		n.linger(x)
+	default:
+		n.part(x, "released", "left", "")
+	}
+}
+
+func (n *naiveFSM) linger(x *naiveClaim) {
+	if x.maxRuns() {
+		n.say("untimed max hold of %v/%d", x.session, x.hold)
+	}
+	x.leaving = true
+	for i, name := range x.names {
+		n.say("lingers %q by %v/%d token %d", name, x.session, x.hold, x.tokens[i])
+	}
+}
+
+// stop ends the times of a claim that is about to go.
+func (n *naiveFSM) stop(x *naiveClaim) {
+	if x.maxRuns() {
+		n.say("untimed max hold of %v/%d", x.session, x.hold)
+	}
+	if x.minRuns() {
+		n.say("untimed min hold of %v/%d", x.session, x.hold)
+	}
+}
+
+func (n *naiveFSM) drop(x *naiveClaim) {
+	n.claims = slices.DeleteFunc(n.claims, func(y *naiveClaim) bool { return y == x })
+}
+
+// part takes a claim out, says so of each name, and lets the others in.
+func (n *naiveFSM) part(x *naiveClaim, held, waited, why string) {
+	n.stop(x)
+	for i, name := range x.names {
+		if x.holds() {
+			n.say("%s %q by %v/%d token %d%s", held, name, x.session, x.hold, x.tokens[i], why)
+		} else {
+			n.say("%s %q by %v/%d%s", waited, name, x.session, x.hold, why)
+		}
+	}
+	n.drop(x)
+	for _, name := range x.names {
+		n.settle(name)
+	}
+}
+
+// bar keeps what x lost from being granted for a while.
+func (n *naiveFSM) bar(x *naiveClaim) {
+	if x.holds() && x.delay > 0 {
+		for _, name := range x.names {
+			n.token++
+			n.bars = append(n.bars, naiveBar{name, n.token, x.delay})
+			n.say("timed lock delay of 0.0.0/%d for %dms", n.token, x.delay)
+		}
+	}
+}
+
+func (n *naiveFSM) lose(x *naiveClaim, why string) {
+	n.bar(x)
+	n.part(x, "lost", "left", why)
+}
+
+func (n *naiveFSM) due(who sessions.ID, hold uint64, what uint8) {
+	if what == 3 && who.IsZero() {
+		for i, b := range n.bars {
+			if b.id == hold {
+				n.bars = slices.Delete(n.bars, i, i+1)
+				n.say("untimed lock delay of 0.0.0/%d", b.id)
+				n.settle(b.name)
+				return
+			}
+		}
+	}
+	for _, x := range n.claims {
+		switch is := x.session == who && x.hold == hold; {
+		case is && what == 1 && x.maxRuns():
+			n.lose(x, ": max hold")
+			return
+		case is && what == 2 && x.minRuns() && x.leaving:
+			n.part(x, "released", "left", "")
+			return
+		case is && what == 2 && x.minRuns():
+			n.say("untimed min hold of %v/%d", who, hold)
+			x.matured = true
 			return
 		}
 	}
+}
+
+func (n *naiveFSM) downgrade(x *naiveClaim) string {
+	switch {
+	case x == nil || !x.holds():
+		return ": gone"
+	case x.mode == 2:
+		return ""
+	case x.mode != 1 || len(x.names) > 1:
+		return ": mode"
+	}
+	x.mode = 2
+	n.say("downgraded %q by %v/%d token %d", x.names[0], x.session, x.hold, x.tokens[0])
+	n.settle(x.names[0])
+	return ""
+}
+
+func (n *naiveFSM) resize(name string, limit uint64) string {
+	there := n.on(name)
+	switch {
+	case limit < 1 || limit > 65536:
+		return ": permits"
+	case len(there) == 0:
+		return ": gone"
+	case there[0].mode != 3:
+		return ": mode"
+	}
+	n.limits[name] = limit
+	n.say("resized %q to %d", name, limit)
+	for _, x := range there {
+		if !x.holds() && x.permits > limit {
+			n.drop(x)
+			n.say("refused %q to %v/%d: permits", name, x.session, x.hold)
+		}
+	}
+	n.settle(name)
+	return ""
+}
+
+func (n *naiveFSM) revoke(c wire.Command) string {
+	found := ": gone"
+	for _, x := range n.on(c.Name) {
+		if i := slices.Index(x.names, c.Name); x.holds() && x.tokens[i] == uint64(c.More.Token) {
+			found = ""
+			n.lose(x, fmt.Sprintf(": revoked (%s: %s)", c.More.By, c.More.Reason))
+		}
+	}
+	return found
 }
 
 func (n *naiveFSM) end(why string, which func(naiveSession) bool) {
@@ -226,15 +558,24 @@ func (n *naiveFSM) end(why string, which func(naiveSession) bool) {
 	for _, id := range over {
 		var own []*naiveClaim
 		for _, x := range n.claims {
-			if x.session == id {
+			if x.session == id && !x.leaving {
 				own = append(own, x)
 			}
 		}
-		slices.SortFunc(own, func(a, b *naiveClaim) int { return int(a.hold) - int(b.hold) })
+		slices.SortFunc(own, func(a, b *naiveClaim) int { return cmp.Compare(a.hold, b.hold) })
+		n.tell(own, why)
 		for _, x := range own {
-			names = append(names, x.name)
+			if why == "closed" && x.tooSoon() {
+				n.linger(x)
+				continue
+			}
+			n.stop(x)
+			if why != "closed" {
+				n.bar(x)
+			}
+			names = append(names, x.names...)
+			n.drop(x)
 		}
-		n.claims = slices.DeleteFunc(n.claims, func(x *naiveClaim) bool { return x.session == id })
 		n.say("ended %v: %s", id, why)
 	}
 	for _, name := range names {
@@ -242,30 +583,75 @@ func (n *naiveFSM) end(why string, which func(naiveSession) bool) {
 	}
 }
 
+// tell tells those who watch what a session takes along.
+func (n *naiveFSM) tell(own []*naiveClaim, why string) {
+	before := len(n.said)
+	for _, x := range own {
+		for i, name := range x.names {
+			switch {
+			case !x.holds():
+				n.say("left %q by %v/%d: %s", name, x.session, x.hold, why)
+			case why != "closed":
+				n.say("lost %q by %v/%d token %d: %s", name, x.session, x.hold, x.tokens[i], why)
+			case !x.tooSoon():
+				n.say("released %q by %v/%d token %d: %s", name, x.session, x.hold, x.tokens[i], why)
+			}
+		}
+	}
+	for i := before; i < len(n.said); i++ {
+		n.forEyes[i] = true
+	}
+}
+
 // describe tells what both have: the same text for the same state.
 func (n *naiveFSM) describe() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "token %d\n", n.token)
-	for _, l := range slices.SortedFunc(slices.Values(n.lives), func(a, b *naiveLife) int { return int(a.replica) - int(b.replica) }) {
+	for _, l := range slices.SortedFunc(slices.Values(n.lives), func(a, b *naiveLife) int { return cmp.Compare(a.replica, b.replica) }) {
 		fmt.Fprintf(&b, "%d.%d %d %d\n", l.replica, l.epoch, l.renewal, l.batch)
 	}
 	for _, s := range slices.SortedFunc(slices.Values(n.sessions), func(a, b naiveSession) int { return a.id.Compare(b.id) }) {
 		fmt.Fprintf(&b, "%v %d\n", s.id, s.ttl)
 	}
 	names := map[string]bool{}
+	var times []string
 	for _, x := range n.claims {
-		names[x.name] = true
+		for _, name := range x.names {
+			names[name] = true
+		}
+		if x.maxRuns() {
+			times = append(times, fmt.Sprintf("max hold of %v/%d: %d\n", x.session, x.hold, x.maxHold))
+		}
+		if x.minRuns() {
+			times = append(times, fmt.Sprintf("min hold of %v/%d: %d\n", x.session, x.hold, x.minHold))
+		}
+	}
+	for _, bar := range n.bars {
+		names[bar.name] = true
+		times = append(times, fmt.Sprintf("lock delay of %v/%d: %d\n", sessions.ID{}, bar.id, bar.ms))
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		fmt.Fprintf(&b, "%q:", name)
-		for _, x := range n.claims {
-			if x.name == name {
-				fmt.Fprintf(&b, " %v/%d=%d", x.session, x.hold, x.token)
+		if there := n.on(name); len(there) > 0 && there[0].mode == 3 {
+			fmt.Fprintf(&b, " of %d", n.limits[name])
+		}
+		for _, bar := range n.bars {
+			if bar.name == name {
+				fmt.Fprintf(&b, " bar %d for %d", bar.id, bar.ms)
 			}
+		}
+		for _, x := range n.on(name) {
+			token := uint64(0)
+			if x.holds() {
+				token = x.tokens[slices.Index(x.names, name)]
+			}
+			fmt.Fprintf(&b, " %v/%d=%d %d %d%v %d,%d,%d %v,%v,%v %d", x.session, x.hold, token, x.mode, x.permits, x.slots,
+				x.maxHold, x.minHold, x.delay, x.started, x.matured, x.leaving, len(x.names))
 		}
 		b.WriteByte('\n')
 	}
-	return b.String()
+	slices.Sort(times)
+	return b.String() + strings.Join(times, "")
 }
 
 func describeLikeNaive(f *lockFSM) string {
@@ -282,303 +668,39 @@ func describeLikeNaive(f *lockFSM) string {
 	lines := map[string]string{}
 	for i := range pages {
 		for _, name := range f.table.lineNames(i) {
-			l := f.table.line(name)
-			text := fmt.Sprintf("%q:", name)
-			for c := range l.Holders() {
-				text += fmt.Sprintf(" %v/%d=%d", c.Session, c.Seq, c.Token)
-			}
-			for c := range l.Waiters() {
-				text += fmt.Sprintf(" %v/%d=%d", c.Session, c.Seq, c.Token)
-			}
-			lines[name] = text + "\n"
+			lines[name] = lineLikeNaive(f.table.line(name))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(lines)) {
 		b.WriteString(lines[name])
 	}
-	return b.String()
+	var times []string
+	for id, x := range f.times {
+		times = append(times, fmt.Sprintf("%v of %v/%d: %d\n", id.what, id.who, id.hold, x.d/time.Millisecond))
+	}
+	slices.Sort(times)
+	return b.String() + strings.Join(times, "")
 }
 
-// A crowd makes up what processes say: mostly what they would, and often enough
-// what comes late, twice, too early, or from a life that is over.
-type crowd struct {
-	rnd     *rand.Rand
-	epoch   [4]uint64 // by replica, from 1
-	batch   [4]uint64
-	renewal [4]uint64
-	hold    [4]uint64
-	asked   map[[3]uint64]string // what each acquisition asked for: replica, epoch, number
-	sent    []*wire.Entry
-}
-
-// crowdNames are seven names, four of which are on one page of the table.
-var crowdNames = func() []string {
-	names := []string{"name"}
-	for i := 0; len(names) < 4; i++ {
-		if name := fmt.Sprint("name ", i); pageOf(hashOf(name)) == pageOf(hashOf(names[0])) {
-			names = append(names, name)
-		}
+func lineLikeNaive(l *queue.Line) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%q:", l.Name)
+	if l.InUse() && l.Limit() > 0 {
+		fmt.Fprintf(&b, " of %d", l.Limit())
 	}
-	return append(names, "a", "b", "c")
-}()
-
-func (c *crowd) next() *wire.Entry {
-	r := 1 + c.rnd.Uint64N(3)
-	if c.epoch[r] == 0 {
-		return c.send(c.boot(r))
+	for _, bar := range l.Bars() {
+		fmt.Fprintf(&b, " bar %d for %d", bar.ID, bar.For/time.Millisecond)
 	}
-	switch k := c.rnd.IntN(100); {
-	case k < 15: // once more, from any time ago, but mostly from just now
-		i := min(c.rnd.IntN(len(c.sent)), c.rnd.IntN(len(c.sent)))
-		if c.rnd.IntN(3) > 0 {
-			i = c.rnd.IntN(min(10, len(c.sent)))
-		}
-		return c.sent[len(c.sent)-1-i]
-	case k < 17:
-		return c.send(c.boot(r))
-	case k < 22:
-		c.renewal[r]++
-		return c.send(&wire.Entry{Replica: r, Epoch: c.epoch[r], Renewal: c.renewal[r]})
-	case k < 27:
-		return c.send(c.expiry(r))
-	case k < 30: // the next but one: a gap
-		e := c.speech(r)
-		e.Batch = c.batch[r] + 2
-		return e
-	}
-	c.batch[r]++
-	return c.send(c.speech(r))
-}
-
-func (c *crowd) send(e *wire.Entry) *wire.Entry {
-	e.At = c.rnd.Int64()
-	c.sent = append(c.sent, e)
-	return e
-}
-
-func (c *crowd) boot(r uint64) *wire.Entry {
-	c.epoch[r] += 1 + c.rnd.Uint64N(2)
-	c.batch[r], c.renewal[r], c.hold[r] = 0, c.rnd.Uint64N(2), 0
-	return &wire.Entry{Replica: r, Epoch: c.epoch[r], Renewal: c.renewal[r], Commands: []wire.Command{{Op: wire.Boot}}}
-}
-
-func (c *crowd) expiry(speaker uint64) *wire.Entry {
-	e := &wire.Entry{Replica: speaker, Epoch: c.epoch[speaker]}
-	for range 1 + c.rnd.IntN(2) {
-		r := 1 + c.rnd.Uint64N(3)
-		renewal := c.renewal[r]
-		if renewal > 0 && c.rnd.IntN(3) == 0 {
-			renewal--
-		}
-		e.Commands = append(e.Commands, wire.Command{Op: wire.Expire, Replica: r, Epoch: c.epoch[r], Renewal: renewal, TTL: 1000 * c.rnd.Uint64N(4)})
-	}
-	return e
-}
-
-func (c *crowd) speech(r uint64) *wire.Entry {
-	e := &wire.Entry{Replica: r, Epoch: c.epoch[r], Batch: c.batch[r]}
-	if c.rnd.IntN(3) == 0 {
-		c.renewal[r]++
-		e.Renewal = c.renewal[r]
-	}
-	for range c.rnd.IntN(5) {
-		e.Commands = append(e.Commands, c.command(r))
-	}
-	return e
-}
-
-func (c *crowd) command(r uint64) wire.Command {
-	session := 1 + c.rnd.Uint64N(3)
-	recent := 1 + c.hold[r] - min(c.hold[r], c.rnd.Uint64N(12))
-	switch k := c.rnd.IntN(100); {
-	case k < 12:
-		return wire.Command{Op: wire.Open, Session: session, TTL: 1000 * (1 + c.rnd.Uint64N(3)), Owner: fmt.Sprint("owner ", c.rnd.IntN(3))}
-	case k < 15:
-		return wire.Command{Op: wire.Close, Session: session}
-	case k < 40:
-		return wire.Command{Op: wire.Release, Session: session, Hold: recent, Lock: c.lockOf(r, recent)}
-	case k < 50:
-		return wire.Command{Op: wire.Cancel, Session: session, Hold: recent, Lock: c.lockOf(r, recent)}
-	}
-	hold := recent
-	if c.rnd.IntN(20) > 0 {
-		c.hold[r]++
-		hold = c.hold[r]
-	}
-	a := wire.Command{Op: wire.Acquire, Session: session, Hold: hold, Name: crowdNames[c.rnd.IntN(len(crowdNames))],
-		Mode: 1, Wait: c.rnd.IntN(4) > 0, Limit: c.rnd.Uint64N(8)}
-	if c.rnd.IntN(50) == 0 {
-		a.Mode = 2
-	}
-	if c.asked == nil {
-		c.asked = make(map[[3]uint64]string)
-	}
-	c.asked[[3]uint64{r, c.epoch[r], hold}] = a.Name
-	return a
-}
-
-// lockOf is where an acquisition is to be found, now and then a wrong place.
-func (c *crowd) lockOf(r, hold uint64) uint32 {
-	if c.rnd.IntN(20) == 0 {
-		return hashOf(crowdNames[0])
-	}
-	return hashOf(c.asked[[3]uint64{r, c.epoch[r], hold}])
-}
-
-// A slowSnapshot is one that is written while the log goes on.
-type slowSnapshot struct {
-	capture *capture
-	page    int
-	got     bytes.Buffer
-	w       *wire.SnapshotWriter
-	want    []byte
-}
-
-// newSlowSnapshot marks f's state; want is its snapshot at this moment.
-func newSlowSnapshot(f *lockFSM, want []byte) *slowSnapshot {
-	s := &slowSnapshot{want: want}
-	s.w = wire.NewSnapshotWriter(&s.got)
-	head, c := f.mark()
-	s.capture = c
-	_, _ = s.w.Write(head)
-	return s
-}
-
-// write takes n more pages and reports whether these were the last.
-func (s *slowSnapshot) write(t *testing.T, n int) bool {
-	for ; n > 0 && s.page < pages; n-- {
-		_, _ = s.w.Write(s.capture.take(nil, s.page))
-		s.page++
-	}
-	if s.page < pages {
-		return false
-	}
-	_ = s.w.Close()
-	s.capture.drop()
-	require.True(t, bytes.Equal(s.want, s.got.Bytes()), "what was written is not the state at the mark")
-	return true
-}
-
-func effectTexts(effects []effect) []string {
-	var texts []string
-	for _, e := range effects {
-		texts = append(texts, e.String())
-	}
-	return texts
-}
-
-// TestRulesAgainstNaive lets a crowd loose on the state machine, the naive one, and
-// a replica that is replaced by a restored one now and then, while snapshots are
-// written.
-func TestRulesAgainstNaive(t *testing.T) {
-	steps := 12_000
-	if testing.Short() {
-		steps = 4_000
-	}
-	rnd := fsmDice(t, 0)
-	c := crowd{rnd: rnd}
-	naive := new(naiveFSM)
-	f, replica := newLockFSM(), newLockFSM()
-	var snap *slowSnapshot
-	var lastToken fencing.Token
-	kinds := map[effectKind]int{}
-	snaps := 0
-	for step := range steps {
-		e := c.next()
-		cmd := wire.AppendEntry(nil, e)
-		if rnd.IntN(100) == 0 {
-			require.Empty(t, f.apply(cmd[:rnd.IntN(len(cmd))]), "cut short: no effect")
-		}
-		want := naive.apply(e)
-		effects := f.apply(cmd)
-		require.Equal(t, want, effectTexts(effects), "step %d: %+v", step, e)
-		require.True(t, slices.Equal(effects, replica.apply(cmd)), "step %d: two replicas, two effects", step)
-		for _, x := range effects {
-			kinds[x.kind]++
-			if x.kind == granted {
-				require.Greater(t, x.token, lastToken)
-				lastToken = x.token
+	for _, side := range []func(func(*queue.Claim) bool){l.Holders(), l.Waiters()} {
+		for c := range side {
+			terms := queue.Terms{}
+			if c.Terms != nil {
+				terms = *c.Terms
 			}
-		}
-		require.Equal(t, naive.describe(), describeLikeNaive(f), "step %d: %+v", step, e)
-		checkFSM(t, f)
-
-		switch {
-		case snap != nil:
-			if snap.write(t, rnd.IntN(800)) {
-				snap = nil
-				snaps++
-			}
-		case rnd.IntN(20) == 0:
-			snap = newSlowSnapshot(f, replica.bytes())
-		case rnd.IntN(20) == 0:
-			b := f.bytes()
-			require.True(t, bytes.Equal(b, replica.bytes()), "step %d: equal logs, other bytes", step)
-			restored, err := restoreFSM(bytes.NewReader(b), nil)
-			require.NoError(t, err)
-			require.True(t, bytes.Equal(b, restored.bytes()), "step %d: restored, and other bytes", step)
-			checkFSM(t, restored)
-			replica = restored
+			fmt.Fprintf(&b, " %v/%d=%d %d %d%v %d,%d,%d %v,%v,%v %d", c.Session, c.Seq, c.Token, c.Mode, c.Permits, c.Slots,
+				terms.MaxHold/time.Millisecond, terms.MinHold/time.Millisecond, terms.Delay/time.Millisecond,
+				c.Is(queue.Started), c.Is(queue.Matured), c.Is(queue.Leaving), len(c.Parts()))
 		}
 	}
-	for k := renewed; k < halted; k++ {
-		require.Positive(t, kinds[k], "the crowd never made %v happen", k)
-	}
-	require.Positive(t, snaps)
-}
-
-// Snapshot and restore at every single point of a log, each followed by the rest of
-// it, end in the same bytes.
-func TestRestoreAtEveryPoint(t *testing.T) {
-	entries := 300
-	if testing.Short() {
-		entries = 60
-	}
-	c := crowd{rnd: fsmDice(t, 1)}
-	f := newLockFSM()
-	var log, snapshots [][]byte
-	for range entries {
-		snapshots = append(snapshots, f.bytes())
-		cmd := wire.AppendEntry(nil, c.next())
-		log = append(log, cmd)
-		f.apply(cmd)
-	}
-	end := f.bytes()
-	for i, b := range snapshots {
-		r, err := restoreFSM(bytes.NewReader(b), nil)
-		require.NoError(t, err)
-		require.True(t, bytes.Equal(b, r.bytes()), "restored before entry %d", i)
-		for _, cmd := range log[i:] {
-			r.apply(cmd)
-		}
-		require.True(t, bytes.Equal(end, r.bytes()), "restored before entry %d and played to the end", i)
-	}
-}
-
-// Whatever bytes stand in the log, no replica panics, and all do the same.
-func FuzzApply(f *testing.F) {
-	for _, seed := range []uint64{1, 2} {
-		c := crowd{rnd: rand.New(rand.NewPCG(seed, 0))}
-		var log []byte
-		for range 12 {
-			cmd := wire.AppendEntry(nil, c.next())
-			log = append(append(log, byte(len(cmd))), cmd...)
-		}
-		f.Add(log)
-	}
-	f.Fuzz(func(t *testing.T, log []byte) {
-		a, b := newLockFSM(), newLockFSM()
-		for len(log) > 0 {
-			n := min(int(log[0]), len(log)-1)
-			cmd := log[1 : 1+n]
-			log = log[1+n:]
-			require.True(t, slices.Equal(a.apply(cmd), b.apply(cmd)))
-		}
-		checkFSM(t, a)
-		snapshot := a.bytes()
-		r, err := restoreFSM(bytes.NewReader(snapshot), nil)
-		require.NoError(t, err)
-		require.True(t, bytes.Equal(snapshot, r.bytes()))
-		require.True(t, bytes.Equal(snapshot, b.bytes()))
-	})
+	return b.String() + "\n"
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/quorumlock/quorumlock/fencing"
 	"github.com/quorumlock/quorumlock/internal/wire"
+	"github.com/quorumlock/quorumlock/queue"
 	"github.com/quorumlock/quorumlock/sessions"
 )
 
@@ -273,6 +274,173 @@ func TestSessionEndsWithManyHolds(t *testing.T) {
 
 	f.apply(wire.AppendEntry(nil, &wire.Entry{Replica: 2, Epoch: 1, Renewal: 1}))
 	require.LessOrEqual(t, cap(f.effects), manyEffects, "the room for so many effects is not kept")
+}
+
+func (s *speaker) take(session, hold uint64, name string, mode queue.Mode, permits, of uint64) {
+	s.say(wire.Command{Op: wire.Take, Session: session, Hold: hold, Mode: uint8(mode), Wait: true, Limit: wire.MaxWaiters,
+		More: &wire.More{Names: []string{name}, MaxWaits: wire.MaxWaiters, Permits: permits, Of: of}})
+}
+
+// effectsOf applies an entry outside the batches and returns its effects and how
+// often it asked for memory.
+func effectsOf(f *lockFSM, e wire.Entry) ([]effect, uint64) {
+	cmd := wire.AppendEntry(nil, &e)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	effects := f.apply(cmd)
+	runtime.ReadMemStats(&after)
+	return effects, after.Mallocs - before.Mallocs
+}
+
+// A thousand waiters whose session has died are out of the line in the entry that
+// says so, and the next live one has the lock in that same entry: it never meets
+// them, in whatever modes they waited.
+func TestDeadWaitersCostNothing(t *testing.T) {
+	const dead = 1000
+	cost := func(waiters uint64) uint64 {
+		f := newLockFSM()
+		holder, dying, live := newSpeaker(t, f, 1, 1), newSpeaker(t, f, 2, 1), newSpeaker(t, f, 3, 1)
+		holder.acquire(1, 1, "a")
+		holder.flush()
+		for i := range waiters {
+			dying.take(1, i+1, "a", queue.Exclusive+queue.Mode(i%2), 0, 0)
+		}
+		dying.flush()
+		live.acquire(1, 1, "a")
+		live.flush()
+
+		died, _ := effectsOf(f, wire.Entry{Replica: 1, Epoch: 1, Commands: []wire.Command{{Op: wire.Expire, Replica: 2, Epoch: 1, TTL: 10_000}}})
+		require.Len(t, died, 1, "that the session ended, and not of each wait")
+		require.Equal(t, 1, f.table.line("a").Waiting())
+		checkFSM(t, f)
+		effects, allocs := effectsOf(f, wire.Entry{Replica: 1, Epoch: 1, Batch: 3, Commands: []wire.Command{{Op: wire.Release, Session: 1, Hold: 1, Lock: hashOf("a")}}})
+		require.Equal(t, []string{"batch 1.1 #3", `released "a" by 1.1.1/1 token 1`, `granted "a" to 3.1.1/1 token 2`}, effectTexts(effects))
+		return allocs
+	}
+	none := cost(0)
+	require.LessOrEqual(t, cost(dead), none+50, "a hand-over without any dead waiters asks for memory %d times", none)
+
+	// And if it is the holder that dies too, all of it is one entry.
+	f := newLockFSM()
+	dying, live := newSpeaker(t, f, 2, 1), newSpeaker(t, f, 3, 1)
+	for i := range uint64(dead) {
+		dying.take(1, i+1, "a", queue.Exclusive+queue.Mode(i%2), 0, 0)
+	}
+	dying.flush()
+	live.acquire(1, 1, "a")
+	live.flush()
+	effects, _ := effectsOf(f, wire.Entry{Replica: 1, Epoch: 1, Commands: []wire.Command{{Op: wire.Expire, Replica: 2, Epoch: 1, TTL: 10_000}}})
+	require.Equal(t, []string{"ended 2.1.1: expired", `granted "a" to 3.1.1/1 token 2`}, effectTexts(effects))
+	checkFSM(t, f)
+}
+
+// Very many readers of one name, a writer behind them, and one word that ends them all.
+func TestManyReaders(t *testing.T) {
+	const readers = 10_000
+	f := newLockFSM()
+	s, writer := newSpeaker(t, f, 1, 1), newSpeaker(t, f, 2, 1)
+	fill := func(from uint64) {
+		for i := range uint64(readers) {
+			s.take(1, from+i, "a", queue.Shared, 0, 0)
+		}
+		s.flush()
+	}
+	start := time.Now()
+	fill(1)
+	require.Equal(t, readers, f.table.line("a").Holding())
+	require.Equal(t, fencing.Token(1), f.token, "one generation, one token")
+	writer.acquire(1, 1, "a")
+	writer.flush()
+	for i := range uint64(readers) {
+		s.release(1, i+1, "a")
+	}
+	s.flush()
+	require.True(t, f.table.line("a").Alone().Session.Replica == 2)
+	require.Equal(t, fencing.Token(2), f.token)
+
+	// They come back behind the writer, are let in by its leaving, and revoked.
+	fill(readers + 1)
+	writer.release(1, 1, "a")
+	require.Len(t, writer.flush(), 2+readers)
+	checkFSM(t, f)
+	whole := f.bytes()
+	restored, err := restoreFSM(bytes.NewReader(whole), nil)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(whole, restored.bytes()))
+	writer.acquire(1, 2, "a")
+	writer.say(wire.Command{Op: wire.Revoke, Name: "a", More: &wire.More{Token: 3}})
+	require.Len(t, writer.flush(), 1+1+readers+2, "queued, each of them lost, granted, answered")
+	require.True(t, f.table.line("a").Alone().Session.Replica == 2)
+	t.Logf("%d readers came and went twice in %v", readers, time.Since(start))
+	require.Less(t, time.Since(start), 30*time.Second)
+	checkFSM(t, f)
+}
+
+// A counted lock with as many permits as there may be, one each and all at once.
+func TestManyPermits(t *testing.T) {
+	const n = wire.MaxPermits
+	f := newLockFSM()
+	s := newSpeaker(t, f, 1, 1)
+	start := time.Now()
+	for i := range uint64(n) {
+		s.take(1, i+1, "a", queue.Counted, 1, n)
+	}
+	s.take(1, n+1, "a", queue.Counted, 1, n)
+	s.flush()
+	l := f.table.line("a")
+	require.Equal(t, []int{n, 1}, []int{l.Holding(), l.Waiting()})
+	s.release(1, 40_001, "a")
+	effects := s.flush()
+	require.Equal(t, granted, effects[2].kind)
+	id := sessions.ID{Replica: 1, Epoch: 1, Seq: 1}
+	require.Equal(t, []uint32{40_000}, f.table.claim(id, "a", n+1).Slots)
+	checkFSM(t, f)
+
+	s.take(1, n+2, "a", queue.Counted, n, n)
+	s.take(1, n+3, "a", queue.Counted, 1, n)
+	s.flush()
+	for i := range uint64(n) + 1 {
+		if i != 40_000 {
+			s.release(1, i+1, "a")
+		}
+	}
+	s.flush()
+	all := f.table.claim(id, "a", n+2)
+	require.Len(t, all.Slots, n)
+	require.Equal(t, []uint32{0, n - 1}, []uint32{all.Slots[0], all.Slots[n-1]})
+	whole := f.bytes()
+	restored, err := restoreFSM(bytes.NewReader(whole), nil)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(whole, restored.bytes()))
+	s.release(1, n+2, "a")
+	require.Equal(t, granted, s.flush()[2].kind)
+	t.Logf("%d permits came and went in %v", n, time.Since(start))
+	require.Less(t, time.Since(start), 30*time.Second)
+	checkFSM(t, f)
+}
+
+// A writer that waits is granted once those who were there before it have gone,
+// however many readers go on coming.
+func TestWriterDoesNotStarve(t *testing.T) {
+	f := newLockFSM()
+	s, writer := newSpeaker(t, f, 1, 1), newSpeaker(t, f, 2, 1)
+	hold := uint64(0)
+	come := func() { hold++; s.take(1, hold, "a", queue.Shared, 0, 0) }
+	for range 20 {
+		come()
+	}
+	s.flush()
+	writer.acquire(1, 1, "a")
+	writer.flush()
+	for i := range uint64(20) {
+		require.False(t, f.table.claim(sessions.ID{Replica: 2, Epoch: 1, Seq: 1}, "a", 1).Holds())
+		come() // one comes for each that leaves, so there are never less than 20
+		s.release(1, i+1, "a")
+		s.flush()
+	}
+	require.True(t, f.table.claim(sessions.ID{Replica: 2, Epoch: 1, Seq: 1}, "a", 1).Holds())
+	writer.release(1, 1, "a")
+	require.Len(t, writer.flush(), 2+20)
 }
 
 // A snapshot of many locks is marked at once, and no page of it holds up the log.

@@ -2,6 +2,7 @@ package quorumlock
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/quorumlock/quorumlock/internal/wire"
 	"github.com/quorumlock/quorumlock/queue"
@@ -95,7 +96,7 @@ func (f *lockFSM) enterPlain(e *effect, at int64, c *wire.Command) {
 
 func (f *lockFSM) newClaim(id sessions.ID, at int64, c *wire.Command) *queue.Claim {
 	m := c.More
-	claim := &queue.Claim{Session: id, Seq: c.Hold, Mode: queue.Mode(c.Mode), At: at, Permits: uint32(m.Permits)}
+	claim := &queue.Claim{Session: id, Seq: c.Hold, Mode: queue.Mode(c.Mode), At: at, Permits: uint32(m.Permits), Value: strings.Clone(m.Value)}
 	terms := queue.Terms{MaxHold: termOf(m.MaxHold), MinHold: termOf(m.MinHold), Delay: termOf(m.Delay)}
 	if terms != (queue.Terms{}) {
 		claim.Terms = &terms
@@ -140,11 +141,7 @@ func (f *lockFSM) obstacle(spots []spot, asked *queue.Claim, c *wire.Command) (w
 
 // downgrade makes an exclusive hold a shared one. Nobody comes between.
 func (f *lockFSM) downgrade(id sessions.ID, at int64, c *wire.Command) cause {
-	own, r := f.own(id, c)
-	if r != 0 {
-		name := f.table.nameAt(r)
-		own = f.table.edit(f.table.seek(hashOf(name), name)).Alone()
-	}
+	own := f.ownLine(id, c)
 	switch {
 	case own == nil || !own.Holds():
 		return causeGone
@@ -185,6 +182,53 @@ func (f *lockFSM) resize(at int64, c *wire.Command) cause {
 	}
 	f.promote(l, at)
 	return 0
+}
+
+// publish changes the value of a hold.
+func (f *lockFSM) publish(id sessions.ID, c *wire.Command) cause {
+	own := f.ownLine(id, c)
+	if own == nil || !own.Holds() {
+		return causeGone
+	}
+	f.table.touchLine(own.Line())
+	for _, p := range own.Parts() {
+		f.table.touchLine(p.Line())
+		p.Value = strings.Clone(c.More.Value)
+		f.emit(effect{kind: published, session: id, hold: own.Seq, name: p.Line().Name, token: p.Token, mode: p.Mode})
+	}
+	f.table.settle(own.Line()) // without a value it may be a plain one
+	return 0
+}
+
+// handOver ends a hold in favour of a session that waits for it, past those who
+// have waited longer. If it waits no more, the hold ends all the same: its holder
+// has given it up already.
+func (f *lockFSM) handOver(id sessions.ID, at int64, c *wire.Command) cause {
+	own := f.ownLine(id, c)
+	if own == nil || !own.Holds() {
+		return causeGone
+	}
+	why := causeNoWaiter
+	for w := range own.Line().Waiters() {
+		if w.Session == c.More.Who && !w.Joint() {
+			f.table.touchLine(own.Line())
+			own.Line().Prefer(w)
+			why = 0
+			break
+		}
+	}
+	f.part(own, released, left, 0, "", at)
+	return why
+}
+
+// ownLine is own with a claim that is held alone put into a line.
+func (f *lockFSM) ownLine(id sessions.ID, c *wire.Command) *queue.Claim {
+	own, r := f.own(id, c)
+	if r != 0 {
+		name := f.table.nameAt(r)
+		own = f.table.edit(f.table.seek(hashOf(name), name)).Alone()
+	}
+	return own
 }
 
 // answer tells the process that spoke what came of its call.

@@ -2,17 +2,10 @@ package quorumlock
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math"
-	"os"
-	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -24,358 +17,6 @@ import (
 	"github.com/quorumlock/quorumlock/queue"
 	"github.com/quorumlock/quorumlock/sessions"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write what testdata/fsm/*.txt expect anew; "+
-	"commit that only if you understand each change")
-
-// TestRules runs the scripts. A line that is not indented is a comment, the name
-// of a state to look at, or one entry of the log; below it stand, indented, its
-// effects.
-//
-//	1.2 boot                     replica 1 begins its life with epoch 2
-//	1.2 renew 5                  its renewal 5, outside the batches
-//	2.1 expire 1.2 5 10s         replica 2 asks to end what 1.2 has with a TTL up to 10s
-//	1.2 #7 open 1 10s; ...       its batch 7: any of
-//	                             open SESSION TTL, close SESSION,
-//	                             release|cancel SESSION/HOLD [NAME], its own name if none is given,
-//	                             acquire|try SESSION/HOLD NAME [limit=N] [mode=N]
-//	1.2 #7 renewal=5 ...         a renewal that travels with it
-//	raw 02ff                     an entry of these bytes
-//	again                        the last entry once more
-//	state                        everything there is
-//
-// Beside what the script says, each entry is applied by a second machine with other
-// times and owners in it, and by a third one that was restored from a snapshot of
-// the state before it: their effects must be the same.
-func TestRules(t *testing.T) {
-	files, err := filepath.Glob("testdata/fsm/*.txt")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			require.NoError(t, err)
-			got := newStory(t).tell(string(text))
-			if *rewrite {
-				require.NoError(t, os.WriteFile(file, []byte(got), 0o666))
-				return
-			}
-			require.Equal(t, string(text), got)
-		})
-	}
-}
-
-type story struct {
-	t            *testing.T
-	fsm, strange *lockFSM // strange is told other times and owners
-	last         func()
-	out          strings.Builder
-	names        map[[4]uint64]string // what each acquisition asked for: replica, epoch, session, number
-}
-
-func newStory(t *testing.T) *story {
-	return &story{t: t, fsm: newLockFSM(), strange: newLockFSM(), names: make(map[[4]uint64]string)}
-}
-
-// tell runs a script and returns it with what really happened.
-func (s *story) tell(script string) string {
-	for line := range strings.Lines(script) {
-		line = strings.TrimRight(line, "\n")
-		if strings.HasPrefix(line, "\t") {
-			continue
-		}
-		s.out.WriteString(line + "\n")
-		switch words := strings.Fields(line); {
-		case len(words) == 0 || words[0] == "#":
-		case words[0] == "state":
-			s.note(describeFSM(s.fsm))
-		case words[0] == "again":
-			s.last()
-		case words[0] == "raw":
-			b, err := hex.DecodeString(strings.Join(words[1:], ""))
-			require.NoError(s.t, err)
-			s.run(func() { s.apply(b, b) })
-		default:
-			e := s.entry(line)
-			other := *e
-			other.At = -e.At - 1
-			other.Commands = append([]wire.Command{}, e.Commands...)
-			for i := range other.Commands {
-				if c := &other.Commands[i]; c.Op == wire.Open {
-					c.Owner = "somebody else"
-				}
-			}
-			s.run(func() { s.apply(wire.AppendEntry(nil, e), wire.AppendEntry(nil, &other)) })
-		}
-	}
-	return s.out.String()
-}
-
-func (s *story) run(f func()) {
-	s.last = f
-	f()
-}
-
-func (s *story) note(text string) {
-	for line := range strings.Lines(text) {
-		s.out.WriteString("\t" + line)
-	}
-}
-
-func (s *story) apply(cmd, other []byte) {
-	restored, err := restoreFSM(bytes.NewReader(s.fsm.bytes()), nil)
-	require.NoError(s.t, err)
-	restored.halted = s.fsm.halted
-	effects := slices.Clone(s.fsm.apply(cmd))
-	for _, e := range effects {
-		s.note(e.String() + "\n")
-	}
-	if len(effects) == 0 {
-		s.note("nothing\n")
-	}
-	require.True(s.t, slices.Equal(effects, s.strange.apply(other)), "times or owners have decided something")
-	require.True(s.t, slices.Equal(effects, restored.apply(cmd)), "a restored machine does something else")
-	require.Equal(s.t, s.fsm.bytes(), restored.bytes())
-	require.Equal(s.t, describeFSM(s.fsm), describeFSM(s.strange))
-	checkFSM(s.t, s.fsm)
-}
-
-// entry reads one line of a script.
-func (s *story) entry(line string) *wire.Entry {
-	who, rest, _ := strings.Cut(line, " ")
-	e := &wire.Entry{At: 1_700_000_000_000}
-	e.Replica, e.Epoch = s.pair(who, ".")
-	number, what, _ := strings.Cut(rest, " ")
-	if n, isBatch := strings.CutPrefix(number, "#"); isBatch {
-		e.Batch = s.number(n)
-		rest = what
-	}
-	for part := range strings.SplitSeq(rest, ";") {
-		words := strings.Fields(part)
-		if len(words) == 0 {
-			continue
-		}
-		if n, ok := strings.CutPrefix(words[0], "renewal="); ok {
-			e.Renewal = s.number(n)
-			words = words[1:]
-		}
-		switch {
-		case len(words) == 0:
-		case words[0] == "renew":
-			e.Renewal = s.number(words[1])
-		default:
-			c := s.command(words)
-			key := [4]uint64{e.Replica, e.Epoch, c.Session, c.Hold}
-			switch c.Op {
-			case wire.Acquire:
-				s.names[key] = c.Name
-			case wire.Release, wire.Cancel:
-				c.Lock = hashOf(s.names[key])
-				if len(words) > 2 {
-					c.Lock = hashOf(words[2])
-				}
-			}
-			e.Commands = append(e.Commands, c)
-		}
-	}
-	return e
-}
-
-func (s *story) command(w []string) (c wire.Command) {
-	switch op := w[0]; op {
-	case "boot":
-		return wire.Command{Op: wire.Boot}
-	case "open":
-		return wire.Command{Op: wire.Open, Session: s.number(w[1]), TTL: s.millis(w[2]), Owner: "owner"}
-	case "close":
-		return wire.Command{Op: wire.Close, Session: s.number(w[1])}
-	case "expire":
-		c = wire.Command{Op: wire.Expire, Renewal: s.number(w[2]), TTL: s.millis(w[3])}
-		c.Replica, c.Epoch = s.pair(w[1], ".")
-		return c
-	case "release", "cancel":
-		c = wire.Command{Op: wire.Release}
-		if op == "cancel" {
-			c.Op = wire.Cancel
-		}
-		c.Session, c.Hold = s.pair(w[1], "/")
-		return c
-	case "acquire", "try":
-		c = wire.Command{Op: wire.Acquire, Name: w[2], Mode: uint8(queue.Exclusive), Wait: op == "acquire", Limit: 100}
-		c.Session, c.Hold = s.pair(w[1], "/")
-		for _, option := range w[3:] {
-			switch key, value, _ := strings.Cut(option, "="); key {
-			case "limit":
-				c.Limit = s.number(value)
-			case "mode":
-				c.Mode = uint8(s.number(value))
-			}
-		}
-		return c
-	}
-	s.t.Fatalf("script: %q", w)
-	return c
-}
-
-func (s *story) number(word string) uint64 {
-	n, err := strconv.ParseUint(word, 10, 64)
-	require.NoError(s.t, err)
-	return n
-}
-
-func (s *story) pair(word, sep string) (uint64, uint64) {
-	a, b, ok := strings.Cut(word, sep)
-	require.True(s.t, ok, word)
-	return s.number(a), s.number(b)
-}
-
-func (s *story) millis(word string) uint64 {
-	d, err := time.ParseDuration(word)
-	require.NoError(s.t, err)
-	return uint64(d / time.Millisecond)
-}
-
-// describeFSM writes the state for a person, without what is only for display.
-func describeFSM(f *lockFSM) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "last token %d\n", f.token)
-	for p := range f.roll.Processes() {
-		fmt.Fprintf(&b, "process %d.%d: renewal %d, batch %d", p.Replica, p.Epoch, p.Renewal, p.Batch)
-		sep := ", sessions"
-		for s := range p.Sessions() {
-			fmt.Fprintf(&b, "%s %d (%v)", sep, s.ID.Seq, s.TTL)
-			sep = ","
-		}
-		b.WriteByte('\n')
-	}
-	for i := range pages {
-		for _, name := range slices.Sorted(slices.Values(f.table.lineNames(i))) {
-			l := f.table.line(name)
-			fmt.Fprintf(&b, "%s:", name)
-			for c := range l.Holders() {
-				fmt.Fprintf(&b, " held by %v/%d with token %d", c.Session, c.Seq, c.Token)
-			}
-			sep := ", waiting "
-			for c := range l.Waiters() {
-				fmt.Fprintf(&b, "%s%v/%d", sep, c.Session, c.Seq)
-				sep = ", "
-			}
-			b.WriteByte('\n')
-		}
-	}
-	if f.halted != nil {
-		fmt.Fprintf(&b, "halted: %v\n", f.halted)
-	}
-	return b.String()
-}
-
-// checkFSM checks what must be true of the state after every entry.
-func checkFSM(t testing.TB, f *lockFSM) {
-	t.Helper()
-	lines := 0
-	tokens := map[fencing.Token]bool{}
-	claims := map[sessions.ID]int{}
-	for i := range pages {
-		if f.table.page[i].index == nil && f.table.lines[i] == nil {
-			continue
-		}
-		checkPage(t, &f.table, i)
-		for _, name := range f.table.lineNames(i) {
-			lines++
-			l := f.table.line(name)
-			switch {
-			case name != l.Name || pageOf(hashOf(name)) != i:
-				t.Fatalf("line %q stands as %q on page %d", l.Name, name, i)
-			case l.Empty():
-				t.Fatalf("line %q is empty and not forgotten", name)
-			case l.Holding() > 1:
-				t.Fatalf("%q has %d holders", name, l.Holding())
-			case l.Holding() == 0:
-				t.Fatalf("%d wait for %q, which is free", l.Waiting(), name)
-			case l.Waiting() == 0 && f.table.lines[i][name] != nil:
-				t.Fatalf("%q is held alone and no record", name)
-			}
-			for _, side := range []func(func(*queue.Claim) bool){l.Holders(), l.Waiters()} {
-				for c := range side {
-					claims[c.Session]++
-					switch own := f.table.claim(c.Session, name, c.Seq); {
-					case own == nil || own.Seq != c.Seq || own.Token != c.Token:
-						t.Fatalf("%q: claim %v/%d is not found", name, c.Session, c.Seq)
-					case f.roll.Session(c.Session) == nil:
-						t.Fatalf("%q: claim %v/%d of a dead session", name, c.Session, c.Seq)
-					case c.Holds() && (c.Token > f.token || tokens[c.Token]):
-						t.Fatalf("%q: token %d stands twice or was never granted", name, c.Token)
-					}
-					tokens[c.Token] = c.Holds()
-				}
-			}
-		}
-	}
-	if lines != f.table.n {
-		t.Fatalf("%d lines, counted as %d", lines, f.table.n)
-	}
-	checkMembers(t, f, claims)
-}
-
-// checkPage checks how records are kept.
-func checkPage(t testing.TB, tab *table, i int) {
-	t.Helper()
-	p := &tab.page[i]
-	live, garbage := 0, len(p.names)
-	for slot := range p.records {
-		x := &p.records[slot]
-		if x.member == 0 {
-			continue
-		}
-		live++
-		garbage -= int(x.room)
-		name := p.name(x)
-		if x.hash != hashOf(name) || p.find(x.hash, name) != slot || p.claimed(x.hash, x.member, x.seq) != slot {
-			t.Fatalf("page %d: record %q in slot %d is not found", i, name, slot)
-		}
-	}
-	entered := 0
-	for _, e := range p.index {
-		if e.slot != 0 {
-			entered++
-		}
-	}
-	switch {
-	case live != p.live || entered != live || garbage != p.garbage:
-		t.Fatalf("page %d: %d records counted as %d, %d in the index; %d bytes of garbage counted as %d", i, live, p.live, entered, garbage, p.garbage)
-	case live == 0 && (cap(p.records) > 2 || cap(p.names) > 128 || len(p.index) > 8), tab.lines[i] != nil && len(tab.lines[i]) == 0:
-		t.Fatalf("page %d has no line and keeps its room", i)
-	}
-}
-
-// checkMembers checks that the members are the live sessions, and that each leads to
-// its claims, of which there are so many.
-func checkMembers(t testing.TB, f *lockFSM, claims map[sessions.ID]int) {
-	t.Helper()
-	alive := 0
-	for p := range f.roll.Processes() {
-		alive += p.Len()
-	}
-	if alive != len(f.table.byID) {
-		t.Fatalf("%d sessions are alive, %d are members", alive, len(f.table.byID))
-	}
-	for id, m := range f.table.byID {
-		own := &f.table.members[m]
-		n := len(own.claims)
-		for r, prev := own.first, ref(0); r != 0; r, prev = f.table.at(r).next, r {
-			if x := f.table.at(r); x.member != m || x.prev != prev {
-				t.Fatalf("record %q is chained to the wrong ones", f.table.nameAt(r))
-			}
-			n++
-		}
-		if own.id != id || f.roll.Session(id) == nil || n != claims[id] {
-			t.Fatalf("member %v has %d claims, not %d; session on the roll: %v", id, n, claims[id], f.roll.Session(id))
-		}
-		if own.claims != nil && len(own.claims) == 0 {
-			t.Fatalf("member %v keeps the room of its claims", id)
-		}
-	}
-}
 
 // say applies one entry of the process 1.1 and returns its effects as text.
 func say(f *lockFSM, e wire.Entry, commands ...wire.Command) []string {
@@ -425,7 +66,7 @@ func TestEffectsAndCausesHaveNames(t *testing.T) {
 		require.False(t, seen[k.String()])
 		seen[k.String()] = true
 	}
-	for c := causeHeld; c <= causeStranger; c++ {
+	for c := causeHeld; c <= causeMaxHold; c++ {
 		require.NotEmpty(t, c.String())
 		require.False(t, seen[c.String()])
 		seen[c.String()] = true
@@ -507,7 +148,30 @@ func TestRestoreRefusesWhatCannotBe(t *testing.T) {
 		_, err := restoreFSM(&b, nil)
 		return err
 	}
+	barred := func(name string, bars ...uint64) *queue.Line {
+		l := &queue.Line{Name: name}
+		for _, b := range bars {
+			l.Bar(queue.Bar{ID: b, For: time.Second})
+		}
+		return l
+	}
+	waiting := func(l *queue.Line, seq uint64) *queue.Line {
+		l.Wait(&queue.Claim{Session: id, Seq: seq, Mode: queue.Exclusive})
+		return l
+	}
+	set := func(seq uint64, names ...string) (ls lines) {
+		var parts []*queue.Claim
+		for i, name := range names {
+			c := &queue.Claim{Session: id, Seq: seq, Mode: queue.Exclusive}
+			parts = append(parts, c)
+			ls = append(ls, &queue.Line{Name: name})
+			ls[i].Hold(c, fencing.Token(i+1))
+		}
+		queue.Join(parts)
+		return ls
+	}
 	require.NoError(t, read(lines{line("a", id, 1, 10), line("b", id, 2, 1)}))
+	require.NoError(t, read(append(set(1, "a", "b"), waiting(barred("c", 9, 10), 2))))
 	for what, ls := range map[string]lines{
 		"a line that nobody is in":  {{Name: "a"}},
 		"a line that stands twice":  {line("a", id, 1, 1), line("a", id, 2, 2)},
@@ -516,6 +180,14 @@ func TestRestoreRefusesWhatCannotBe(t *testing.T) {
 		"a number never given":      {line("a", id, 3, 1)},
 		"a session not on the roll": {line("a", sessions.ID{Replica: 1, Epoch: 1, Seq: 2}, 1, 1)},
 		"a life that is over":       {line("a", sessions.ID{Replica: 1, Epoch: 2, Seq: 1}, 1, 1)},
+
+		"a waiter that nobody is in the way of": {waiting(&queue.Line{Name: "a"}, 1)},
+		"a set and one claim of its number":     append(set(1, "b", "c"), waiting(line("d", id, 2, 3), 1)),
+		"one claim and a set of its number":     append(lines{waiting(line("a", id, 2, 3), 1)}, set(1, "b", "c")...),
+		"a part of a set":                       set(1, "b", "c")[:1],
+		"a bar never numbered":                  {barred("a", 11)},
+		"a bar that stands twice":               {barred("a", 3, 3)},
+		"a bar that stands on two names":        {barred("a", 3), barred("b", 3)},
 	} {
 		err := read(ls)
 		require.ErrorIs(t, err, ErrFormat, what)

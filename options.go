@@ -27,6 +27,10 @@ const (
 	MaxReasonLen = wire.MaxReason
 	// MaxNames is how many names one hold may have.
 	MaxNames = wire.MaxNames
+	// MaxValueLen is the longest value that a hold publishes, in bytes.
+	MaxValueLen = wire.MaxValue
+	// MaxJobs is how many jobs' ticks are remembered.
+	MaxJobs = wire.MaxJobs
 	// MaxPermits is how many permits a counted lock may have.
 	MaxPermits = wire.MaxPermits
 

@@ -1,6 +1,7 @@
 package quorumlock
 
 import (
+	"math/bits"
 	"slices"
 	"strings"
 	"unsafe"
@@ -37,17 +38,20 @@ type record struct {
 	prev, next ref    // the others of this member; in a free slot, next is the next free one
 }
 
-// An entry of a page's index: the hash, so that a search that goes past it need not
-// look at its record, and slot+1; 0 for empty.
-type entry struct{ hash, slot uint32 }
-
 // A page is a part of the table: records, their names one behind the other, and an
 // open-addressing index with linear probing over them.
+//
+// An entry of the index, which is 0 if it is empty, has slot+1 in the bits of low and
+// the same bits as the record's hash in the others. Where low is no wider than the
+// bits that chose the page, and so are the same for all of it, that is the whole
+// hash: a search that goes past an entry need not look at its record, and nor need
+// one that moves it. A page of 4,096 entries and more knows less, and is right too.
 type page struct {
-	index   []entry // its length is a power of two
+	index   []uint32
 	records []record
 	names   []byte
-	free    ref // first free slot
+	low     uint32 // 2^n-1: what of an entry is slot+1
+	free    ref    // first free slot
 	live    int
 	garbage int // bytes of names that are no record's
 }
@@ -58,8 +62,27 @@ func (p *page) name(r *record) string {
 	return unsafe.String(unsafe.SliceData(p.names[r.name:]), r.length)
 }
 
-// home is where the search for a hash begins. The low bits chose the page.
-func (p *page) home(hash uint32) int { return int(hash>>12) & (len(p.index) - 1) }
+// home is where the search for a hash, or for an entry's, begins: as far into the
+// index as the hash is into all that there are.
+func (p *page) home(hash uint32) int {
+	return int(uint64(hash&^p.low) * uint64(len(p.index)) >> 32)
+}
+
+// after is the place behind place i of the index, which is a ring.
+func (p *page) after(i int) int {
+	if i++; i < len(p.index) {
+		return i
+	}
+	return 0
+}
+
+// apart is how far place j is behind place i.
+func (p *page) apart(i, j int) int {
+	if j >= i {
+		return j - i
+	}
+	return j - i + len(p.index)
+}
 
 // find returns the slot of a name's record, or -1.
 func (p *page) find(hash uint32, name string) int {
@@ -75,13 +98,13 @@ func (p *page) search(hash uint32, is func(*record) bool) int {
 	if p.live == 0 {
 		return -1
 	}
-	for i := p.home(hash); ; i = (i + 1) & (len(p.index) - 1) {
+	for i := p.home(hash); ; i = p.after(i) {
 		e := p.index[i]
-		if e.slot == 0 {
+		if e == 0 {
 			return -1
 		}
-		if e.hash == hash && is(&p.records[e.slot-1]) {
-			return int(e.slot) - 1
+		if (e^hash)&^p.low == 0 && is(&p.records[e&p.low-1]) {
+			return int(e&p.low) - 1
 		}
 	}
 }
@@ -92,10 +115,10 @@ func (p *page) likely(hash uint32) *record {
 	if len(p.index) == 0 {
 		return nil
 	}
-	switch e := p.index[p.home(hash)]; {
-	case e.hash == hash && e.slot != 0:
-		return &p.records[e.slot-1]
-	case p.free != 0:
+	if e := p.index[p.home(hash)]; e != 0 && (e^hash)&^p.low == 0 {
+		return &p.records[e&p.low-1]
+	}
+	if p.free != 0 {
 		return &p.records[p.free.slot()]
 	}
 	return nil
@@ -103,8 +126,8 @@ func (p *page) likely(hash uint32) *record {
 
 // add stores a record under a name that is not there and returns its slot.
 func (p *page) add(r record, name string) int {
-	if 4*(p.live+1) > 3*len(p.index) {
-		p.reindex(max(8, 2*len(p.index)))
+	if 8*(p.live+1) > 5*len(p.index) {
+		p.reindex(p.live + 1)
 	}
 	slot := len(p.records)
 	if p.free != 0 {
@@ -115,7 +138,7 @@ func (p *page) add(r record, name string) int {
 		p.garbage -= int(old.room)
 		*old = r
 	} else {
-		p.records = append(p.records, r)
+		p.records = append(grown(p.records, 1), r)
 	}
 	p.write(&p.records[slot], name)
 	p.live++
@@ -129,23 +152,39 @@ func (p *page) write(r *record, name string) {
 	if int(r.room) < len(name) {
 		p.garbage += int(r.room)
 		r.name, r.room = uint32(len(p.names)), r.length
-		p.names = append(p.names, name...)
+		p.names = append(grown(p.names, len(name)), name...)
 		return
 	}
 	copy(p.names[r.name:], name)
 }
 
+// grown returns s with room for n more. A large one grows by an eighth at a time, and
+// so has half as much to spare as append would leave it with.
+func grown[E any](s []E, n int) []E {
+	const small = 64
+	if len(s) < small || cap(s)-len(s) >= n {
+		return slices.Grow(s, n)
+	}
+	n += len(s)
+	return append(slices.Grow([]E(nil), n+n/8), s...)
+}
+
 func (p *page) enter(slot int) {
 	hash := p.records[slot].hash
 	i := p.home(hash)
-	for p.index[i].slot != 0 {
-		i = (i + 1) & (len(p.index) - 1)
+	for p.index[i] != 0 {
+		i = p.after(i)
 	}
-	p.index[i] = entry{hash, uint32(slot) + 1}
+	p.index[i] = hash&^p.low | uint32(slot+1)
 }
 
-func (p *page) reindex(size int) {
-	p.index = make([]entry, size)
+// reindex makes the index anew, for n records, which take half of it, and a quarter
+// more: when five of eight entries are used, searches begin to be long.
+func (p *page) reindex(n int) {
+	p.index = slices.Grow([]uint32(nil), max(8, 2*n))
+	p.index = p.index[:cap(p.index)]
+	clear(p.index)
+	p.low = 1<<bits.Len(uint(max(pages-1, len(p.index)))) - 1
 	for slot := range p.records {
 		if p.records[slot].member != 0 {
 			p.enter(slot)
@@ -184,18 +223,17 @@ func (p *page) clear() {
 // unlink takes a slot out of the index, and moves those behind it up, so that no
 // search ends too early at the gap.
 func (p *page) unlink(slot int, hash uint32) {
-	mask := len(p.index) - 1
 	i := p.home(hash)
-	for p.index[i].slot != uint32(slot)+1 {
-		i = (i + 1) & mask
+	for p.index[i]&p.low != uint32(slot+1) {
+		i = p.after(i)
 	}
-	for j := (i + 1) & mask; p.index[j].slot != 0; j = (j + 1) & mask {
-		if (j-p.home(p.index[j].hash))&mask >= (j-i)&mask {
+	for j := p.after(i); p.index[j] != 0; j = p.after(j) {
+		if p.apart(p.home(p.index[j]), j) >= p.apart(i, j) {
 			p.index[i] = p.index[j]
 			i = j
 		}
 	}
-	p.index[i] = entry{}
+	p.index[i] = 0
 }
 
 // repack writes the names anew, without the garbage.

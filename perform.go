@@ -255,8 +255,8 @@ func (n *Node) reconcileClaim(f *lockFSM, h *Hold) {
 			}
 			n.grant(h, name, p.Token)
 		}
-		if m := h.more.Load(); m != nil {
-			m.mode = own.Mode
+		if own.Mode != Exclusive {
+			h.moreOf().mode = own.Mode // it may have been downgraded
 		}
 	default:
 		h.queued = true

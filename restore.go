@@ -21,6 +21,9 @@ func restoreFSM(r io.Reader, stop <-chan struct{}) (*lockFSM, error) {
 	f := newLockFSM()
 	f.token = head.Token
 	f.roll = head.Roll
+	for i := range head.Jobs {
+		f.jobs[head.Jobs[i].Name] = &head.Jobs[i]
+	}
 	for p := range f.roll.Processes() {
 		for s := range p.Sessions() {
 			f.table.enroll(s.ID)
@@ -34,7 +37,7 @@ func restoreFSM(r io.Reader, stop <-chan struct{}) (*lockFSM, error) {
 		}
 		l, err := src.Line()
 		if err == io.EOF {
-			if err = errors.Join(checkNumbers(numbers), f.checkLines()); err == nil {
+			if err = errors.Join(f.checkNumbers(numbers), f.checkLines()); err == nil {
 				f.resume()
 				return f, nil
 			}
@@ -47,8 +50,18 @@ func restoreFSM(r io.Reader, stop <-chan struct{}) (*lockFSM, error) {
 	}
 }
 
-// checkNumbers reports a session that has two claims under one number.
-func checkNumbers(numbers map[sessions.ID][]uint64) error {
+// checkNumbers reports a session that has two claims under one number. One on
+// several names counts once, so it is counted only now that its parts are joined.
+func (f *lockFSM) checkNumbers(numbers map[sessions.ID][]uint64) error {
+	for l := range f.table.allLines {
+		for _, side := range []func(func(*queue.Claim) bool){l.Holders(), l.Waiters()} {
+			for c := range side {
+				if c.Joint() && c.Parts()[0] == c {
+					numbers[c.Session] = append(numbers[c.Session], c.Seq)
+				}
+			}
+		}
+	}
 	for id, own := range numbers {
 		slices.Sort(own)
 		for i := range own[1:] {
@@ -68,7 +81,8 @@ func unreadable(err error) error {
 	return err
 }
 
-// adopt takes over a line from a snapshot, and notes the numbers of its claims.
+// adopt takes over a line from a snapshot, lets its bars run, and notes the numbers
+// of its claims but for those on several names.
 func (f *lockFSM) adopt(l *queue.Line, numbers map[sessions.ID][]uint64) error {
 	if l.Empty() || f.table.line(l.Name) != nil || f.table.full(pageOf(hashOf(l.Name)), 1) {
 		return fmt.Errorf("%w: line %q is empty, stands twice, or is one too many", wire.ErrMalformed, l.Name)
@@ -78,10 +92,17 @@ func (f *lockFSM) adopt(l *queue.Line, numbers map[sessions.ID][]uint64) error {
 			if err := f.checkClaim(c); err != nil {
 				return fmt.Errorf("%w: %q: claim %s/%d %w", wire.ErrMalformed, l.Name, c.Session, c.Seq, err)
 			}
-			if !c.Joint() || f.table.members[f.table.member(c.Session)].claims[c.Seq] == nil {
+			if !c.Joint() {
 				numbers[c.Session] = append(numbers[c.Session], c.Seq)
 			}
 		}
+	}
+	for _, b := range l.Bars() {
+		id := timeID{hold: b.ID, what: lockDelay}
+		if _, twice := f.times[id]; twice || b.ID > uint64(f.token) {
+			return fmt.Errorf("%w: %q: bar %d stands twice or was never numbered", wire.ErrMalformed, l.Name, b.ID)
+		}
+		f.times[id] = runningTime{line: l, d: b.For}
 	}
 	f.table.adopt(l)
 	return nil
@@ -112,13 +133,10 @@ func (f *lockFSM) checkLines() error {
 	return nil
 }
 
-// resume lets the times run that ran when the snapshot was taken. Whoever counts
-// them begins anew, so none is cut short.
+// resume lets the times of claims run that ran when the snapshot was taken, as adopt
+// did with those of bars. Whoever counts them begins anew, so none is cut short.
 func (f *lockFSM) resume() {
 	for l := range f.table.allLines {
-		for _, b := range l.Bars() {
-			f.times[timeID{hold: b.ID, what: lockDelay}] = runningTime{line: l, d: b.For}
-		}
 		for c := range l.Holders() {
 			if c.Terms == nil {
 				continue

@@ -68,11 +68,17 @@ func (s *stream) empty() bool { return len(s.urgent) == 0 && len(s.acquires) == 
 // next makes the next batch, or nil if there is nothing to say.
 func (s *stream) next() *outgo {
 	b := &outgo{number: s.last + 1, settled: make(chan struct{})}
-	k := min(len(s.urgent), maxBatchCommands)
-	b.commands = append(b.commands, s.urgent[:k]...)
-	s.urgent, b.urgent = s.urgent[k:], k
+	bytes := 0
+	for b.urgent < min(len(s.urgent), maxBatchCommands) && bytes < maxBatchBytes {
+		if m := s.urgent[b.urgent].More; m != nil {
+			bytes += len(m.Value) + len(m.Reason)
+		}
+		b.urgent++
+	}
+	b.commands = append(b.commands, s.urgent[:b.urgent]...)
+	s.urgent = s.urgent[b.urgent:]
 
-	taken, bytes := 0, 0
+	taken := 0
 	for _, h := range s.acquires {
 		if len(b.commands) >= maxBatchCommands || bytes >= maxBatchBytes {
 			break

@@ -1,8 +1,10 @@
 package quorumlock
 
 import (
+	"cmp"
 	"hash/crc32"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"unsafe"
@@ -106,7 +108,7 @@ func (t *table) warm(hashes []uint32) {
 	var sum uint32
 	for _, h := range hashes {
 		if p := &t.page[pageOf(h)]; len(p.index) > 0 {
-			sum += p.index[p.home(h)].slot
+			sum += p.index[p.home(h)]
 		}
 	}
 	for _, h := range hashes {
@@ -212,23 +214,33 @@ func (t *table) leave(c *queue.Claim) {
 	c.Leave()
 }
 
-// each shows every claim of a session, each of several names by itself.
+// each shows every claim of a session in the order in which they were asked for,
+// which is the same on every replica; each of several names by itself.
 func (t *table) each(id sessions.ID, f func(c *queue.Claim, name string)) {
 	m := t.member(id)
 	if m == 0 {
 		return
 	}
+	var records []ref
 	for r := t.members[m].first; r != 0; r = t.at(r).next {
-		c := t.claimOf(t.at(r))
-		c.Token = t.at(r).token
-		f(&c, t.nameAt(r))
+		records = append(records, r)
+	}
+	slices.SortFunc(records, func(a, b ref) int { return cmp.Compare(t.at(a).seq, t.at(b).seq) })
+	show := func(upTo uint64) {
+		for ; len(records) > 0 && t.at(records[0]).seq <= upTo; records = records[1:] {
+			c := t.claimOf(t.at(records[0]))
+			c.Token = t.at(records[0]).token
+			f(&c, t.nameAt(records[0]))
+		}
 	}
 	own := t.members[m].claims
 	for _, seq := range slices.Sorted(maps.Keys(own)) {
+		show(seq)
 		for _, c := range own[seq].Parts() {
 			f(c, c.Line().Name)
 		}
 	}
+	show(math.MaxUint64)
 }
 
 // member returns a live session's number, or 0.
@@ -319,11 +331,7 @@ func (t *table) squeeze(i int) {
 	}
 	p.records = slices.Clone(p.records[:to])
 	p.free = 0
-	size := 8
-	for 3*size < 4*(to+1) {
-		size *= 2
-	}
-	p.reindex(size)
+	p.reindex(to + 1)
 	p.repack()
 }
 

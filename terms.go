@@ -23,6 +23,7 @@ type terms struct {
 	maxHold    time.Duration
 	minHold    time.Duration
 	delay      time.Duration
+	value      string
 }
 
 func termsOf(opts []AcquireOption) terms {
@@ -42,7 +43,7 @@ func (t terms) with(opts []AcquireOption) terms {
 
 // plain reports whether nothing is asked for that a plain acquire cannot say.
 func (t *terms) plain() bool {
-	return t.mode == Exclusive && t.permits == 0 && t.limit == 0 && t.maxHold == 0 && t.minHold == 0 && t.delay == 0
+	return t.mode == Exclusive && t.permits == 0 && t.limit == 0 && t.maxHold == 0 && t.minHold == 0 && t.delay == 0 && t.value == ""
 }
 
 // MaxWaiters makes Acquire return ErrQueueFull at once when that many stand in line
@@ -87,10 +88,17 @@ func MinHold(d time.Duration) AcquireOption { return func(t *terms) { t.minHold 
 // or Close there is no delay. The idea is that of Chubby (Burrows, OSDI 2006).
 func LockDelay(d time.Duration) AcquireOption { return func(t *terms) { t.delay = d } }
 
+// Value publishes a text with the hold, and with the wait for it: others see it in
+// Describe and Watch. At most MaxValueLen bytes of UTF-8. See Hold.SetValue.
+func Value(value string) AcquireOption { return func(t *terms) { t.value = value } }
+
 // check returns what is wrong with the terms.
 func (t *terms) check(electionTimeout time.Duration) error {
 	if t.plain() {
 		return nil
+	}
+	if !wire.ValidText(t.value, MaxValueLen) {
+		return fmt.Errorf("%w: %.32q...: must be UTF-8 of at most %d bytes", ErrValue, t.value, MaxValueLen)
 	}
 	if t.mode == Counted && (t.limit < 1 || t.limit > MaxPermits) {
 		return fmt.Errorf("%w: a limit of %d: must be 1 to %d", ErrPermits, t.limit, MaxPermits)
@@ -155,7 +163,7 @@ func (h *Hold) command() wire.Command {
 	c.Op, c.Name, c.Mode = wire.Take, "", uint8(m.mode)
 	c.More = &wire.More{
 		Names: m.names, Permits: uint64(m.permits), Of: uint64(m.limit), MaxWaits: h.session.maxWaits,
-		MaxHold: milliseconds(m.maxHold), MinHold: milliseconds(m.minHold), Delay: milliseconds(m.delay),
+		MaxHold: milliseconds(m.maxHold), MinHold: milliseconds(m.minHold), Delay: milliseconds(m.delay), Value: m.value,
 	}
 	return c
 }
@@ -169,7 +177,7 @@ func milliseconds(d time.Duration) uint64 {
 func (h *Hold) size() int {
 	size := len(h.name) + 32
 	if m := h.more.Load(); m != nil {
-		size += 64
+		size += 64 + len(m.value)
 		for _, name := range m.names {
 			size += len(name) + 4
 		}

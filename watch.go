@@ -26,13 +26,14 @@ const (
 	EventLeft                            // somebody left the line without the lock
 	EventDowngraded                      // an exclusive hold is a shared one now
 	EventResized                         // a counted lock has another number of permits: Limit
+	EventValue                           // a hold has another value: Value
 )
 
 // String returns the kind's name in lower case.
 func (k EventKind) String() string {
 	names := [...]string{EventPicture: "picture", EventSynced: "synced", EventMissed: "missed", EventGranted: "granted",
 		EventReleased: "released", EventKept: "kept", EventLost: "lost", EventQueued: "queued", EventLeft: "left",
-		EventDowngraded: "downgraded", EventResized: "resized"}
+		EventDowngraded: "downgraded", EventResized: "resized", EventValue: "value"}
 	if int(k) < len(names) && names[k] != "" {
 		return names[k]
 	}
@@ -49,6 +50,7 @@ type Event struct {
 	Mode    Mode          // EventGranted
 	Slots   []int         // EventGranted, of a counted lock
 	Limit   int           // EventResized
+	Value   string        // EventGranted, EventValue: what the holder publishes
 	Cause   error         // EventLost, and EventLeft if it was not the waiter's wish: ErrSessionExpired, ErrMaxHold, ErrRevoked, ...
 	Locks   []LockInfo    // EventPicture
 }
@@ -233,10 +235,11 @@ func (n *Node) notice(effects []effect) {
 			continue
 		}
 		var slots []int
-		if e.kind == granted && e.mode == Counted {
-			slots = n.machine.fsm.slotsOf(e.session, e.name, e.hold)
+		var value string
+		if (kind == EventGranted || kind == EventValue) && !e.plain {
+			slots, value = n.machine.fsm.publicOf(e.session, e.name, e.hold)
 		}
-		n.changes.add(kind, e, slots)
+		n.changes.add(kind, e, slots, value)
 	}
 }
 
@@ -259,6 +262,8 @@ func eventOf(k effectKind) EventKind {
 		return EventDowngraded
 	case resized:
 		return EventResized
+	case published:
+		return EventValue
 	}
 	return 0
 }

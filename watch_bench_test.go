@@ -48,39 +48,29 @@ func BenchmarkApplyWatched(b *testing.B) {
 	hold := uint64(held)
 	for _, watchers := range []int{0, 100} {
 		b.Run(fmt.Sprintf("watchers=%d", watchers), func(b *testing.B) {
-			var read, missed atomic.Int64
-			var readers sync.WaitGroup
-			ctx, cancel := context.WithCancel(b.Context())
-			defer cancel()
-			ready := make(chan struct{}, watchers)
+			entries := (b.N + 31) / 32
+			var missed atomic.Int64
+			var ready, readers sync.WaitGroup
+			ready.Add(watchers)
 			for range watchers {
-				readers.Go(func() { watchOn(ctx, n, ready, &read, &missed) })
+				readers.Go(func() { watchOn(b.Context(), n, &ready, 64*entries, &missed) })
 			}
-			for range watchers {
-				<-ready
-			}
+			ready.Wait()
 			var took []time.Duration // of an entry
 			b.ResetTimer()
 			next := time.Now()
-			for done := 0; done < b.N; {
-				log := s.pairs(64, &hold)
-				log = log[:min(len(log), (b.N-done+31)/32)]
+			for len(took) < entries {
+				log := s.pairs(min(64, entries-len(took)), &hold)
 				for i := range log {
-					time.Sleep(time.Until(next))
+					<-time.After(time.Until(next))
 					start := time.Now()
 					n.machine.apply(log[i : i+1])
 					took = append(took, time.Since(start))
 					next = later(next, start).Add(32 * time.Second / watchedRate)
-					done += 32
 				}
 			}
-			all := int64(watchers) * 64 * int64(len(took))
-			for read.Load() < all && missed.Load() == 0 && b.Context().Err() == nil {
-				time.Sleep(time.Millisecond)
-			}
-			b.StopTimer()
-			cancel()
 			readers.Wait()
+			b.StopTimer()
 			var sum time.Duration
 			for _, d := range took {
 				sum += d
@@ -102,24 +92,22 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// watchOn watches as Watch does once it has shown every lock.
-func watchOn(ctx context.Context, n *Node, ready chan<- struct{}, read, missed *atomic.Int64) {
+// watchOn watches as Watch does once it has shown every lock, until it was told so
+// many changes, or that it missed some.
+func watchOn(ctx context.Context, n *Node, ready *sync.WaitGroup, changes int, missed *atomic.Int64) {
 	n.watched(+1)
 	defer n.watched(-1)
 	w := watcher{n: n, yield: func(e Event, err error) bool {
-		switch {
-		case err != nil:
-		case e.Kind == EventMissed:
+		if e.Kind == EventMissed {
 			missed.Add(1)
 			return false
-		default:
-			read.Add(1)
 		}
-		return err == nil
+		changes--
+		return err == nil && changes > 0
 	}}
 	w.restart()
 	w.page = pages
-	ready <- struct{}{}
+	ready.Done()
 	for w.step(ctx) {
 	}
 }

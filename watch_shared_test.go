@@ -67,7 +67,7 @@ func TestWhatIsKept(t *testing.T) {
 	add := func(n int) {
 		c.begin()
 		for range n {
-			c.add(EventReleased, &effect{name: fmt.Sprint(c.now.first + uint64(len(c.now.notes)))}, nil)
+			c.add(EventReleased, &effect{name: fmt.Sprint(c.now.first + uint64(len(c.now.notes)))}, nil, "")
 		}
 		c.done()
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/url"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/version"
@@ -33,6 +34,7 @@ type etcdSystem struct {
 }
 
 func startEtcd(ctx context.Context, _, dir string) (system, error) {
+	runtime.GOMAXPROCS(procs())
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	s := &etcdSystem{sessions: make([][]*concurrency.Session, replicas)}
 	return s, s.start(ctx, dir)
@@ -82,8 +84,8 @@ func (s *etcdSystem) start(ctx context.Context, dir string) error {
 func urls(address string) []url.URL { return []url.URL{{Scheme: "http", Host: address}} }
 
 func (s *etcdSystem) about() string {
-	return fmt.Sprintf("etcd %s embedded, five members, default settings, fsync; one client a member, a session for %d callers",
-		version.Version, callersPerSession)
+	return fmt.Sprintf("etcd %s embedded, five members, default settings, fsync; one client a member, a session for %d callers; GOMAXPROCS=%d for all five",
+		version.Version, callersPerSession, procs())
 }
 
 func (s *etcdSystem) stop() {}

@@ -8,8 +8,9 @@
 // quorumlock and etcd run as five replicas each, with their logs on the same disk
 // and with fsync; Redis is one server without persistence, which it starts itself
 // (Debian: apt-get install redis-server). Each system has a process of its own, in
-// which its callers run too. All traffic stays on loopback. A system that cannot
-// start is reported as missing.
+// which its callers run too. Where that holds all members of a cluster, GOMAXPROCS is
+// what five processes would have together. All traffic stays on loopback. A system
+// that cannot start is reported as missing.
 //
 // Where to read: plan.go says how much is measured; quorumlock.go, etcd.go and
 // redis.go are the systems; pairs.go, latency.go, contended.go, kinds.go, overload.go,

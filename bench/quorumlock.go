@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"slices"
 
 	"github.com/quorumlock/quorumlock"
@@ -17,6 +18,7 @@ type quorumlockSystem struct {
 }
 
 func startQuorumlock(ctx context.Context, dir string) (*quorumlockSystem, error) {
+	runtime.GOMAXPROCS(procs())
 	members, err := founders(replicas)
 	if err != nil {
 		return nil, err
@@ -47,7 +49,9 @@ func openNode(dir string, id uint64, members map[uint64]string) (*quorumlock.Nod
 	})
 }
 
-func (s *quorumlockSystem) about() string { return "five replicas, default options, fsync" }
+func (s *quorumlockSystem) about() string {
+	return fmt.Sprintf("five replicas, default options, fsync; GOMAXPROCS=%d for all five", procs())
+}
 
 func (s *quorumlockSystem) stop() {}
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"time"
 )
@@ -19,6 +20,12 @@ var systemNames = []string{quorumlockName, etcdName, rueidisName, goredisName}
 
 // replicas is how many members a cluster has.
 const replicas = 5
+
+// procs is GOMAXPROCS of a process that all members of a cluster share: what five
+// processes would have together. With less, a member whose thread is in an fdatasync
+// keeps a processor of Go's from the others until the runtime takes it back, and they
+// wait for one while the machine's own are idle.
+func procs() int { return replicas * runtime.NumCPU() }
 
 // Where callers may be.
 const (

@@ -42,6 +42,7 @@ type Claim struct {
 	Permits uint32   // Counted: how many it takes
 	Slots   []uint32 // Counted: which ones it has, in order; nil while it waits
 	Terms   *Terms   // nil for none
+	Value   string   // what its owner publishes with it
 	State   State
 
 	line       *Line
@@ -72,9 +73,9 @@ func (c *Claim) Is(s State) bool { return c.State&s == s }
 func (c *Claim) Holds() bool { return !c.Token.IsZero() }
 
 // Plain reports whether the claim is an exclusive one on one name without terms,
-// as nearly all are.
+// or value, as nearly all are.
 func (c *Claim) Plain() bool {
-	return c.Mode == Exclusive && c.Terms == nil && c.parts == nil && c.State == 0
+	return c.Mode == Exclusive && c.Terms == nil && c.Value == "" && c.parts == nil && c.State == 0
 }
 
 // Line returns the line that the claim stands in, or nil.

@@ -113,6 +113,12 @@ func (l *Line) Wait(c *Claim) {
 	l.waiters.push(c)
 }
 
+// Prefer puts a waiter before all others.
+func (l *Line) Prefer(c *Claim) {
+	l.waiters.remove(c)
+	l.waiters.pushFront(c)
+}
+
 // Next returns the claim that has waited longest if it may hold now, and so may all
 // that are joined with it, or nil. The caller grants them with Hold and asks again.
 func (l *Line) Next() *Claim {

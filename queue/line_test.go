@@ -3,7 +3,6 @@ package queue
 import (
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -130,81 +129,11 @@ func TestClaimMayLeaveWhileItIsLookedAt(t *testing.T) {
 
 func TestModes(t *testing.T) {
 	require.Equal(t, "exclusive", Exclusive.String())
+	require.Equal(t, "shared", Shared.String())
+	require.Equal(t, "counted", Counted.String())
 	require.Equal(t, "mode?", Mode(9).String())
 	for m := range Mode(255) {
 		require.Equal(t, m >= 1 && m <= 3, m.Valid())
-	}
-}
-
-// A naive line: slices, and nothing else.
-type naiveLine struct{ holders, waiters []*Claim }
-
-func without(list []*Claim, c *Claim) []*Claim {
-	return slices.DeleteFunc(slices.Clone(list), func(x *Claim) bool { return x == c })
-}
-
-func (n *naiveLine) leave(c *Claim) {
-	n.holders, n.waiters = without(n.holders, c), without(n.waiters, c)
-}
-
-// Random visitors of two lines, against the naive one.
-func TestLineAgainstNaive(t *testing.T) {
-	rnd := dice(t)
-	var lines [2]Line
-	var naive [2]naiveLine
-	var present []*Claim
-	token := fencing.Token(0)
-	for step := range 20_000 {
-		i := rnd.IntN(2)
-		l, n := &lines[i], &naive[i]
-		switch {
-		case rnd.IntN(2) == 0 && len(present) < 40:
-			c := newClaim(uint64(step))
-			present = append(present, c)
-			require.Equal(t, len(n.holders)+len(n.waiters) == 0, l.Free(newClaim(0)))
-			if l.Free(newClaim(0)) {
-				token++
-				l.Hold(c, token)
-				n.holders = append(n.holders, c)
-			} else {
-				l.Wait(c)
-				n.waiters = append(n.waiters, c)
-			}
-		case len(present) > 0:
-			k := rnd.IntN(len(present))
-			c := present[k]
-			present = slices.Delete(present, k, k+1)
-			c.Leave()
-			naive[0].leave(c)
-			naive[1].leave(c)
-		}
-		for i := range lines {
-			l, n := &lines[i], &naive[i]
-			if len(n.holders) == 0 && len(n.waiters) > 0 {
-				c := n.waiters[0]
-				require.Same(t, c, l.Next())
-				token++
-				l.Hold(c, token)
-				n.holders, n.waiters = n.waiters[:1:1], n.waiters[1:]
-			}
-			require.Nil(t, l.Next())
-			requireSame(t, l, n)
-		}
-	}
-}
-
-func requireSame(t *testing.T, l *Line, n *naiveLine) {
-	t.Helper()
-	holders, waiters := slices.Collect(l.Holders()), slices.Collect(l.Waiters())
-	if !slices.Equal(holders, n.holders) || !slices.Equal(waiters, n.waiters) {
-		t.Fatalf("holders %v, waiters %v, want %v, %v", holders, waiters, n.holders, n.waiters)
-	}
-	if l.Holding() != len(n.holders) || l.Waiting() != len(n.waiters) || l.Empty() != (len(n.holders)+len(n.waiters) == 0) {
-		t.Fatalf("%d holding, %d waiting, empty %v", l.Holding(), l.Waiting(), l.Empty())
-	}
-	for i, c := range n.waiters {
-		if c.Ahead() != i || c.Line() != l || c.Holds() {
-			t.Fatalf("waiter %d: %d ahead, holds %v", i, c.Ahead(), c.Holds())
-		}
+		require.NotEmpty(t, m.String())
 	}
 }

@@ -18,6 +18,17 @@ func (l *list) push(c *Claim) {
 	l.n++
 }
 
+func (l *list) pushFront(c *Claim) {
+	c.prev, c.next = nil, l.head
+	if l.head != nil {
+		l.head.prev = c
+	} else {
+		l.tail = c
+	}
+	l.head = c
+	l.n++
+}
+
 func (l *list) remove(c *Claim) {
 	if c.prev != nil {
 		c.prev.next = c.next

@@ -188,6 +188,18 @@ func (r *Roll) Session(id ID) *Session {
 	return p.sessions[id.Seq]
 }
 
+// ShortestTTL returns the shortest TTL of all sessions, or 0 if there is none.
+func (r *Roll) ShortestTTL() (shortest time.Duration) {
+	for _, p := range r.processes {
+		for _, s := range p.sessions {
+			if shortest == 0 || s.TTL < shortest {
+				shortest = s.TTL
+			}
+		}
+	}
+	return shortest
+}
+
 // Close takes a session off the roll. It returns nil if it is not on it.
 func (r *Roll) Close(id ID) *Session {
 	s := r.Session(id)

@@ -246,3 +246,17 @@ func requireRoll(t *testing.T, r *Roll, n *naiveRoll) {
 	slices.SortFunc(want, ID.Compare)
 	require.Equal(t, want, got)
 }
+
+func TestShortestTTL(t *testing.T) {
+	var r Roll
+	require.Zero(t, r.ShortestTTL())
+	r.Boot(1, 1)
+	r.Boot(2, 1)
+	require.Zero(t, r.ShortestTTL(), "a process without sessions has no say")
+	for i, ttl := range []time.Duration{8, 5, 9} {
+		require.True(t, r.Open(Session{ID: ID{uint64(i%2 + 1), 1, uint64(i)}, TTL: ttl * time.Second}))
+	}
+	require.Equal(t, 5*time.Second, r.ShortestTTL())
+	r.Close(ID{2, 1, 1})
+	require.Equal(t, 8*time.Second, r.ShortestTTL())
+}

@@ -34,7 +34,12 @@ const (
 	Ask       Op = 14 // asks the holders to give a lock up
 	Due       Op = 15 // a time that runs for a hold or a lock is over
 
-	lastOp = Due
+	Publish  Op = 16 // changes the value of a hold
+	HandOver Op = 17 // ends a hold in favour of one who waits
+	Claim    Op = 18 // claims a tick of a job
+	Forget   Op = 19 // forgets a job
+
+	lastOp = Forget
 )
 
 // since is the version that brought an operation.
@@ -49,7 +54,8 @@ func (op Op) since() byte {
 func (op Op) String() string {
 	names := [...]string{Boot: "boot", Open: "open", Close: "close", Acquire: "acquire",
 		Release: "release", Cancel: "cancel", Expire: "expire", Take: "take", Start: "start",
-		Downgrade: "downgrade", Resize: "resize", Revoke: "revoke", Evict: "evict", Ask: "ask", Due: "due"}
+		Downgrade: "downgrade", Resize: "resize", Revoke: "revoke", Evict: "evict", Ask: "ask", Due: "due",
+		Publish: "publish", HandOver: "hand over", Claim: "claim", Forget: "forget"}
 	if int(op) < len(names) && names[op] != "" {
 		return names[op]
 	}
@@ -97,9 +103,11 @@ type More struct {
 	MaxHold  uint64        // Take: milliseconds
 	MinHold  uint64        // Take: milliseconds
 	Delay    uint64        // Take: milliseconds
-	Call     uint64        // Downgrade, Resize, Revoke, Evict, Ask: number of the call in the process
+	Value    string        // Take, Publish
+	Call     uint64        // of what is answered: number of the call in the process
 	Token    fencing.Token // Revoke: of the hold
-	Who      sessions.ID   // Evict: the session; Due: of the hold
+	Who      sessions.ID   // Evict: the session; Due: of the hold; HandOver: who is to have it
+	Tick     int64         // Claim
 	What     uint8         // Due: which time
 	By       string        // Revoke, Evict, Ask: who wants it
 	Reason   string        // Revoke, Evict, Ask: and why
@@ -120,16 +128,20 @@ func arity(op Op) int {
 		return 4
 	case Expire:
 		return 5
-	case Take:
-		return 13
-	case Start, Resize:
+	case Forget:
+		return 3
+	case Start, Resize, Claim:
 		return 4
 	case Downgrade, Ask:
 		return 5
-	case Revoke, Due:
+	case Revoke, Due, Publish:
 		return 6
 	case Evict:
 		return 7
+	case HandOver:
+		return 8
+	case Take:
+		return 14
 	}
 	return 0
 }
@@ -215,9 +227,8 @@ func DecodeEntry(b []byte, e *Entry) error {
 	e.At = r.int()
 	n := r.arrayLen(MaxCommands, "commands")
 	for i := 0; i < n && r.err == nil; i++ {
-		var c Command
-		r.command(&c, b[0])
-		commands = append(commands, c)
+		commands = append(commands, Command{})
+		r.command(&commands[i], b[0])
 	}
 	e.Commands = commands
 	if r.err == nil && r.left() > 0 {

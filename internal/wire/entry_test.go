@@ -5,17 +5,23 @@ import (
 	"encoding/hex"
 	"errors"
 	"flag"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quorumlock/quorumlock/fencing"
+	"github.com/quorumlock/quorumlock/sessions"
 )
 
 var update = flag.Bool("update", false, "write the golden files of the present versions anew; "+
@@ -33,9 +39,8 @@ func dice(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// everyOp is an entry with each operation in it, and each field with a value that
-// no other field has.
-func everyOp() *Entry {
+// entryV1 is an entry with each operation of version 1 in it.
+func entryV1() *Entry {
 	return &Entry{Replica: 3, Epoch: 70_000, Renewal: 129, Batch: 5_000_000_000, At: 1_767_225_600_123,
 		Commands: []Command{
 			{Op: Boot},
@@ -48,6 +53,26 @@ func everyOp() *Entry {
 			{Op: Expire, Replica: 5, Epoch: 9, Renewal: 77, TTL: 30_000},
 		}}
 }
+
+// entryV2 is an entry with each operation of version 2 in it, and each field with a
+// value that no other field has.
+func entryV2() *Entry {
+	return &Entry{Replica: 4, Epoch: 70_001, Renewal: 130, Batch: 5_000_000_001, At: 1_767_225_600_124,
+		Commands: []Command{
+			{Op: Take, Session: 11, Hold: 51, Mode: 3, Wait: true, Limit: 100_001, More: &More{
+				Names: []string{"Größe/€", "account/17", "account/4"}, MaxWaits: 2_001, Permits: 5, Of: 64_001,
+				MaxHold: 60_001, MinHold: 5_001, Delay: 15_001}},
+			{Op: Start, Session: 12, Hold: 52, Lock: 4_000_000_012, More: &More{}},
+			{Op: Downgrade, Session: 13, Hold: 53, Lock: 4_000_000_013, More: &More{Call: 61}},
+			{Op: Resize, Name: "pool/14", More: &More{Of: 24, Call: 62}},
+			{Op: Revoke, Name: "report/15", More: &More{Token: 9_000_000_015, Call: 63, By: "anna", Reason: "it hangs"}},
+			{Op: Evict, More: &More{Who: sessions.ID{Replica: 6, Epoch: 300, Seq: 76}, Call: 64, By: "berta", Reason: "its host burns"}},
+			{Op: Ask, Name: "nightly/17", More: &More{Call: 65, By: "carla", Reason: "urgent"}},
+			{Op: Due, Hold: 58, More: &More{Who: sessions.ID{Replica: 8, Epoch: 400, Seq: 78}, What: 2}},
+		}}
+}
+
+func entries() []*Entry { return []*Entry{entryV1(), entryV2()} }
 
 func decoded(t testing.TB, b []byte) *Entry {
 	t.Helper()
@@ -69,24 +94,36 @@ func golden(t *testing.T, name string, b []byte) []byte {
 		}
 		require.NoError(t, os.WriteFile(path, []byte(text.String()), 0o666))
 	}
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
-	want, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
-	require.NoError(t, err)
+	want := fromHex(t, name)
 	require.Equal(t, hex.Dump(want), hex.Dump(b), "the durable format has changed: it needs a new version")
 	return want
 }
 
-func TestEntryGolden(t *testing.T) {
-	require.Equal(t, 1, EntryVersion, "keep the golden files of old versions, and add one")
-	b := golden(t, "entry.v1.hex", AppendEntry(nil, everyOp()))
-	require.Equal(t, everyOp(), decoded(t, b))
+func fromHex(t testing.TB, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", name))
+	require.NoError(t, err)
+	b, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
+	require.NoError(t, err)
+	return b
 }
 
-func TestEveryOpIsInTheGoldenEntry(t *testing.T) {
+func TestEntryGolden(t *testing.T) {
+	require.Equal(t, 2, EntryVersion, "keep the golden files of old versions, and add one")
+	for i, e := range entries() {
+		b := golden(t, fmt.Sprintf("entry.v%d.hex", i+1), AppendEntry(nil, e))
+		require.EqualValues(t, i+1, b[0])
+		require.Equal(t, e, decoded(t, b))
+	}
+}
+
+func TestEveryOpIsInAGoldenEntry(t *testing.T) {
 	met := map[Op]bool{}
-	for _, c := range everyOp().Commands {
-		met[c.Op] = true
+	for i, e := range entries() {
+		for _, c := range e.Commands {
+			met[c.Op] = true
+			require.EqualValues(t, i+1, c.Op.since())
+		}
 	}
 	for op := Op(1); op <= lastOp; op++ {
 		require.True(t, met[op], op)
@@ -98,24 +135,147 @@ func TestEveryOpIsInTheGoldenEntry(t *testing.T) {
 	require.Zero(t, arity(lastOp+1))
 }
 
+// Were two fields of the golden entry equal, the file would not tell if they
+// changed places.
+func TestGoldenFieldsDiffer(t *testing.T) {
+	met := map[string]string{}
+	var walk func(where string, v reflect.Value)
+	walk = func(where string, v reflect.Value) {
+		switch {
+		case v.IsZero(), where == ".Op":
+		case v.Kind() == reflect.Pointer:
+			walk(where, v.Elem())
+		case v.Kind() == reflect.Struct:
+			for i := range v.NumField() {
+				walk(where+"."+v.Type().Field(i).Name, v.Field(i))
+			}
+		case v.Kind() == reflect.Slice:
+			for i := range v.Len() {
+				walk(fmt.Sprintf("%s[%d]", where, i), v.Index(i))
+			}
+		default:
+			value := fmt.Sprint(v)
+			require.Empty(t, met[value], "%s is %s too", where, value)
+			met[value] = where
+		}
+	}
+	e := entryV2()
+	commands := e.Commands
+	e.Commands = nil
+	walk("entry", reflect.ValueOf(*e))
+	for _, c := range commands {
+		c.Op = 0
+		walk(c.Name, reflect.ValueOf(c))
+	}
+	require.Greater(t, len(met), 40)
+}
+
+// fieldsOf tells which fields each operation has. The others are not written.
+var fieldsOf = map[Op]string{
+	Boot:      "",
+	Open:      "Session TTL Owner",
+	Close:     "Session",
+	Acquire:   "Session Hold Name Mode Wait Limit",
+	Release:   "Session Hold Lock",
+	Cancel:    "Session Hold Lock",
+	Expire:    "Replica Epoch Renewal TTL",
+	Take:      "Session Hold Names Mode Wait Limit MaxWaits Permits Of MaxHold MinHold Delay",
+	Start:     "Session Hold Lock",
+	Downgrade: "Session Hold Lock Call",
+	Resize:    "Name Of Call",
+	Revoke:    "Name Token Call By Reason",
+	Evict:     "Who Call By Reason",
+	Ask:       "Name Call By Reason",
+	Due:       "Who Hold What",
+}
+
+// A command with every field filled comes back with those that its operation has,
+// each as it was, and nothing else.
+func TestFieldsOfEachOp(t *testing.T) {
+	full := Command{Mode: 201, Wait: true, Lock: 1_000_001, Session: 1_000_002, Hold: 1_000_003, Name: "name",
+		Limit: 1_000_004, TTL: 1_000_005, Owner: "owner", Replica: 1_000_006, Epoch: 1_000_007, Renewal: 1_000_008}
+	more := More{Names: []string{"a", "b"}, Permits: 1_000_009, Of: 1_000_010, MaxWaits: 1_000_011,
+		MaxHold: 1_000_012, MinHold: 1_000_013, Delay: 1_000_014, Call: 1_000_015, Token: 1_000_016,
+		Who: sessions.ID{Replica: 1_000_017, Epoch: 1_000_018, Seq: 1_000_019}, What: 202, By: "by", Reason: "reason"}
+	// pick copies the fields of these names.
+	pick := func(to, from reflect.Value, names []string) (n int) {
+		for i := range to.NumField() {
+			if name := to.Type().Field(i).Name; slices.Contains(names, name) {
+				require.False(t, from.Field(i).IsZero(), name)
+				to.Field(i).Set(from.Field(i))
+				n++
+			}
+		}
+		return n
+	}
+	for op := Op(1); op <= lastOp; op++ {
+		names := strings.Fields(fieldsOf[op])
+		want := Command{Op: op}
+		n := pick(reflect.ValueOf(&want).Elem(), reflect.ValueOf(full), names)
+		if op.since() > 1 {
+			want.More = new(More)
+			n += pick(reflect.ValueOf(want.More).Elem(), reflect.ValueOf(more), names)
+		}
+		require.Equal(t, len(names), n, "%s: a field has another name", op)
+		c := full
+		c.Op, c.More = op, &more
+		got := decoded(t, AppendEntry(nil, &Entry{Replica: 1, Epoch: 1, Commands: []Command{c}}))
+		require.Equal(t, []Command{want}, got.Commands, op)
+	}
+}
+
+// An entry has the lowest version that can say what it says, so that a replica that
+// was not upgraded yet stops only at what it cannot do.
+func TestEntryHasTheLowestVersion(t *testing.T) {
+	b := AppendEntry(nil, &Entry{Replica: 1, Epoch: 1, Renewal: 1})
+	require.EqualValues(t, 1, b[0])
+	for op := Op(1); op <= lastOp; op++ {
+		e := &Entry{Replica: 1, Epoch: 1, Commands: []Command{{Op: op, Name: "n", More: &More{Names: []string{"n"}}}}}
+		b := AppendEntry(nil, e)
+		require.Equal(t, op.since(), b[0], op)
+		for _, at := range []int{0, 1} {
+			mixed := *e
+			mixed.Commands = slices.Insert(slices.Clone(e.Commands), at, Command{Op: Boot})
+			require.Equal(t, op.since(), AppendEntry(nil, &mixed)[0], op)
+		}
+		// To a replica of version 1, the new operations are malformed in an entry
+		// that says it is of version 1, and so they must be here.
+		b[0] = 1
+		err := DecodeEntry(b, new(Entry))
+		if op.since() == 1 {
+			require.NoError(t, err)
+		} else {
+			require.ErrorIs(t, err, ErrMalformed)
+			require.ErrorContains(t, err, fmt.Sprintf("operation %d", op))
+		}
+	}
+}
+
 func TestAppendEntryAppends(t *testing.T) {
-	alone := AppendEntry(nil, everyOp())
-	b := AppendEntry([]byte("before"), everyOp())
-	require.Equal(t, append([]byte("before"), alone...), b)
+	for _, e := range entries() {
+		alone := AppendEntry(nil, e)
+		b := AppendEntry([]byte("before"), e)
+		require.Equal(t, append([]byte("before"), alone...), b)
+	}
 }
 
 // What was decoded before leaves no trace in what is decoded into the same Entry
 // next. Its texts are views of the bytes, and all else is its own.
 func TestDecodeIntoAUsedEntry(t *testing.T) {
-	b := AppendEntry(nil, everyOp())
+	b := AppendEntry(nil, entryV1())
 	e := decoded(t, b)
-	require.Equal(t, everyOp(), e)
+	require.Equal(t, entryV1(), e)
 	clear(b)
-	for i, c := range everyOp().Commands {
+	for i, c := range entryV1().Commands {
 		require.Len(t, e.Commands[i].Name, len(c.Name))
 		e.Commands[i].Name, e.Commands[i].Owner = c.Name, c.Owner
 	}
-	require.Equal(t, everyOp(), e)
+	require.Equal(t, entryV1(), e)
+
+	require.NoError(t, DecodeEntry(AppendEntry(nil, entryV2()), e))
+	require.Equal(t, entryV2(), e)
+	require.NoError(t, DecodeEntry(AppendEntry(nil, entryV1()), e))
+	require.Equal(t, entryV1(), e)
 
 	small := &Entry{Replica: 1, Epoch: 1, Commands: []Command{{Op: Boot}, {Op: Close, Session: 9}, {Op: Boot}}}
 	require.NoError(t, DecodeEntry(AppendEntry(nil, small), e))
@@ -128,12 +288,26 @@ func TestDecodeIntoAUsedEntry(t *testing.T) {
 
 func TestEntryAtItsLimits(t *testing.T) {
 	e := &Entry{Replica: math.MaxUint64, Epoch: math.MaxUint64, Renewal: math.MaxUint64, Batch: math.MaxUint64, At: math.MinInt64}
-	for range MaxCommands - 2 {
+	const most = math.MaxUint64
+	names := make([]string, MaxNames)
+	for i := range names {
+		names[i] = fmt.Sprintf("%02d%s", i, strings.Repeat("n", MaxName-2))
+	}
+	by, reason := strings.Repeat("b", MaxOwner), strings.Repeat("€", MaxReason/3)+"!"
+	for range MaxCommands - 8 {
 		e.Commands = append(e.Commands, Command{Op: Release, Session: math.MaxUint64, Hold: math.MaxUint64})
 	}
 	e.Commands = append(e.Commands,
 		Command{Op: Open, TTL: math.MaxUint64, Owner: strings.Repeat("o", MaxOwner)},
-		Command{Op: Acquire, Name: strings.Repeat("€", MaxName/3), Mode: math.MaxUint8, Limit: math.MaxUint64})
+		Command{Op: Acquire, Name: strings.Repeat("€", MaxName/3), Mode: math.MaxUint8, Limit: math.MaxUint64},
+		Command{Op: Take, Session: most, Hold: most, Mode: math.MaxUint8, Limit: most, More: &More{Names: names,
+			MaxWaits: most, Permits: most, Of: most, MaxHold: most, MinHold: most, Delay: most}},
+		Command{Op: Downgrade, Session: most, Hold: most, Lock: math.MaxUint32, More: &More{Call: most}},
+		Command{Op: Resize, Name: names[0], More: &More{Of: most, Call: most}},
+		Command{Op: Revoke, Name: names[1], More: &More{Token: most, Call: most, By: by, Reason: reason}},
+		Command{Op: Evict, More: &More{Who: sessions.ID{Replica: most, Epoch: most, Seq: most}, By: by, Reason: reason}},
+		Command{Op: Due, Hold: most, More: &More{Who: sessions.ID{Replica: most, Epoch: most, Seq: most}, What: math.MaxUint8}})
+	require.Len(t, e.Commands, MaxCommands)
 	require.Equal(t, e, decoded(t, AppendEntry(nil, e)))
 
 	e.At = math.MaxInt64
@@ -154,13 +328,25 @@ func TestMalformedEntries(t *testing.T) {
 		}
 		w.int(0)
 	}
+	take := func(names ...string) []byte { return with(Command{Op: Take, More: &More{Names: names}}) }
+	many := make([]string, MaxNames+1)
+	for i := range many {
+		many[i] = fmt.Sprintf("%02d", i)
+	}
+	// fields is a command of these fields, and of so many of them as it says.
+	fields := func(n int, op Op, f func(writer)) []byte {
+		return raw(func(w writer) { head(w); w.array(1); w.array(n); w.uint(uint64(op)); f(w) })
+	}
+	require.NoError(t, DecodeEntry(take(many[:MaxNames]...), new(Entry)))
+	require.NoError(t, DecodeEntry(fields(4, Start, func(w writer) { w.uint(1); w.uint(1); w.uint(math.MaxUint32) }), new(Entry)))
 	for what, b := range map[string][]byte{
 		"nothing":           {},
 		"version 0":         {0},
 		"version alone":     {EntryVersion},
 		"no speaker":        AppendEntry(nil, &Entry{Epoch: 1}),
 		"no epoch":          AppendEntry(nil, &Entry{Replica: 1}),
-		"more behind it":    append(AppendEntry(nil, everyOp()), 0),
+		"more behind it":    append(AppendEntry(nil, entryV1()), 0),
+		"more behind it, 2": append(AppendEntry(nil, entryV2()), 0),
 		"over-long name":    with(Command{Op: Acquire, Name: strings.Repeat("n", MaxName+1)}),
 		"over-long owner":   with(Command{Op: Open, Owner: strings.Repeat("o", MaxOwner+1)}),
 		"empty name":        with(Command{Op: Acquire}),
@@ -195,6 +381,38 @@ func TestMalformedEntries(t *testing.T) {
 			w.string("n")
 			w.uint(256)
 		}),
+		"take of nothing":         take(),
+		"take of 65 names":        take(many...),
+		"names out of order":      take("a", "c", "b"),
+		"a name twice":            take("a", "b", "b"),
+		"a name of two is empty":  take("", "a"),
+		"a name is too long":      take("a", strings.Repeat("n", MaxName+1)),
+		"a name is not UTF-8":     take("a", "b\xff"),
+		"names are a text":        fields(13, Take, func(w writer) { w.uint(1); w.uint(1); w.string("n") }),
+		"take of too few fields":  fields(12, Take, func(w writer) { w.uint(1); w.uint(1); w.array(1); w.string("n") }),
+		"start of a huge hash":    fields(4, Start, func(w writer) { w.uint(1); w.uint(1); w.uint(math.MaxUint32 + 1) }),
+		"downgrade without call":  fields(4, Downgrade, func(w writer) { w.uint(1); w.uint(1); w.uint(1) }),
+		"resize of nothing":       with(Command{Op: Resize, More: &More{Of: 1}}),
+		"resize not UTF-8":        with(Command{Op: Resize, Name: "\xff", More: &More{Of: 1}}),
+		"revoke of nothing":       with(Command{Op: Revoke, More: &More{Token: 1}}),
+		"revoke by too long":      with(Command{Op: Revoke, Name: "n", More: &More{By: strings.Repeat("b", MaxOwner+1)}}),
+		"revoke reason too long":  with(Command{Op: Revoke, Name: "n", More: &More{Reason: strings.Repeat("r", MaxReason+1)}}),
+		"revoke reason not UTF-8": with(Command{Op: Revoke, Name: "n", More: &More{Reason: "\xff"}}),
+		"evict by not UTF-8":      with(Command{Op: Evict, More: &More{By: "\xff"}}),
+		"evict reason too long":   with(Command{Op: Evict, More: &More{Reason: strings.Repeat("r", MaxReason+1)}}),
+		"ask for nothing":         with(Command{Op: Ask, More: &More{}}),
+		"ask over-long name":      with(Command{Op: Ask, Name: strings.Repeat("n", MaxName+1), More: &More{}}),
+		"due of kind 256": fields(6, Due, func(w writer) {
+			for range 4 {
+				w.uint(1)
+			}
+			w.uint(256)
+		}),
+		"due of too many fields": fields(7, Due, func(w writer) {
+			for range 6 {
+				w.uint(1)
+			}
+		}),
 	} {
 		err := DecodeEntry(b, new(Entry))
 		require.ErrorIs(t, err, ErrMalformed, what)
@@ -203,31 +421,38 @@ func TestMalformedEntries(t *testing.T) {
 }
 
 func TestEntryCutAnywhere(t *testing.T) {
-	whole := AppendEntry(nil, everyOp())
-	for n := range whole {
-		require.ErrorIs(t, DecodeEntry(whole[:n:n], new(Entry)), ErrMalformed, "first %d bytes", n)
+	for _, e := range entries() {
+		whole := AppendEntry(nil, e)
+		for n := range whole {
+			require.ErrorIs(t, DecodeEntry(whole[:n:n], new(Entry)), ErrMalformed, "first %d bytes", n)
+		}
 	}
 }
 
 // A flipped bit gives another entry or one of the two errors, and nothing else.
 func TestEntryWithAFlippedBit(t *testing.T) {
-	whole := AppendEntry(nil, everyOp())
-	for i := range len(whole) * 8 {
-		b := bytes.Clone(whole)
-		b[i/8] ^= 1 << (i % 8)
-		switch err := DecodeEntry(b, new(Entry)); {
-		case i < 8 && b[0] > EntryVersion:
-			require.ErrorIs(t, err, ErrVersion, "bit %d", i)
-		case err != nil:
-			require.ErrorIs(t, err, ErrMalformed, "bit %d", i)
-			require.NotErrorIs(t, err, ErrVersion, "bit %d", i)
+	for _, e := range entries() {
+		whole := AppendEntry(nil, e)
+		for i := range len(whole) * 8 {
+			b := bytes.Clone(whole)
+			b[i/8] ^= 1 << (i % 8)
+			var got Entry
+			switch err := DecodeEntry(b, &got); {
+			case i < 8 && b[0] > EntryVersion:
+				require.ErrorIs(t, err, ErrVersion, "bit %d", i)
+			case err != nil:
+				require.ErrorIs(t, err, ErrMalformed, "bit %d", i)
+				require.NotErrorIs(t, err, ErrVersion, "bit %d", i)
+			default:
+				require.Equal(t, &got, decoded(t, AppendEntry(nil, &got)), "bit %d", i)
+			}
 		}
 	}
 }
 
 func TestNewerEntry(t *testing.T) {
 	for v := EntryVersion + 1; v <= math.MaxUint8; v++ {
-		for _, b := range [][]byte{{byte(v)}, {byte(v), 0xc1}, append([]byte{byte(v)}, AppendEntry(nil, everyOp())...)} {
+		for _, b := range [][]byte{{byte(v)}, {byte(v), 0xc1}, append([]byte{byte(v)}, AppendEntry(nil, entryV2())...)} {
 			require.ErrorIs(t, DecodeEntry(b, new(Entry)), ErrVersion)
 		}
 	}
@@ -239,13 +464,25 @@ func TestHostileLengthsMakeNothing(t *testing.T) {
 	huge := []byte{0xdd, 0xff, 0xff, 0xff, 0xff} // an array of 2^32-1
 	text := []byte{0xdb, 0xff, 0xff, 0xff, 0xff}
 	head := []byte{EntryVersion, 0x96, 1, 1, 1, 1, 1}
+	one := func(op Op, fields ...byte) []byte { // an entry of one command that begins like this
+		b := append(head[:len(head):len(head)], 0x91, 0x90|byte(arity(op)), byte(op))
+		return append(b, fields...)
+	}
 	var e Entry
 	for _, b := range [][]byte{
 		append([]byte{EntryVersion}, huge...),
 		append(head[:len(head):len(head)], huge...),
 		append(append(head[:len(head):len(head)], 0x91), huge...),
-		append(append(head[:len(head):len(head)], 0x91, 0x94, byte(Open), 1, 1), text...),
-		append(append(head[:len(head):len(head)], 0x91, 0x97, byte(Acquire), 1, 1), text...),
+		append(one(Open, 1, 1), text...),
+		append(one(Acquire, 1, 1), text...),
+		append(one(Take, 1, 1), huge...),
+		append(one(Take, 1, 1), 0xdc, 0, MaxNames), // as many as there may be, and none is there
+		append(one(Take, 1, 1, 0x91), text...),
+		append(one(Resize), text...),
+		append(one(Revoke, 0xa1, 'n', 1, 1), text...),
+		append(one(Revoke, 0xa1, 'n', 1, 1, 0xa0), text...),
+		append(one(Evict, 1, 1, 1, 1), text...),
+		append(one(Ask, 0xa1, 'n', 1, 0xa0), text...),
 	} {
 		require.ErrorIs(t, DecodeEntry(b, &e), ErrMalformed)
 		require.Less(t, bytesMade(func() { _ = DecodeEntry(b, &e) }), uint64(8<<10))
@@ -291,13 +528,53 @@ func randomEntry(rnd *rand.Rand) *Entry {
 			c.Session, c.Hold, c.Limit = number(), number(), number()
 			c.Name, c.Mode, c.Wait = text(1, MaxName), uint8(rnd.IntN(256)), rnd.IntN(2) == 0
 		case Release, Cancel:
-			c.Session, c.Hold = number(), number()
+			c.Session, c.Hold, c.Lock = number(), number(), rnd.Uint32()
 		case Expire:
 			c.Replica, c.Epoch, c.Renewal, c.TTL = number(), number(), number(), number()
+		}
+		if c.Op.since() > 1 {
+			c.More = new(More)
+			randomMore(rnd, &c, number, text)
 		}
 		e.Commands = append(e.Commands, c)
 	}
 	return e
+}
+
+func randomMore(rnd *rand.Rand, c *Command, number func() uint64, text func(least, most int) string) {
+	m := c.More
+	who := func() sessions.ID { return sessions.ID{Replica: number(), Epoch: number(), Seq: number()} }
+	because := func() { m.Call, m.By, m.Reason = number(), text(0, MaxOwner), text(0, MaxReason) }
+	switch c.Op {
+	case Take:
+		c.Session, c.Hold, c.Limit = number(), number(), number()
+		c.Mode, c.Wait = uint8(rnd.IntN(256)), rnd.IntN(2) == 0
+		for range 1 + rnd.IntN(1<<rnd.IntN(7)) {
+			m.Names = append(m.Names, text(1, MaxName))
+		}
+		slices.Sort(m.Names)
+		m.Names = slices.Compact(m.Names)
+		m.MaxWaits, m.Permits, m.Of = number(), number(), number()
+		m.MaxHold, m.MinHold, m.Delay = number(), number(), number()
+	case Start:
+		c.Session, c.Hold, c.Lock = number(), number(), rnd.Uint32()
+	case Downgrade:
+		c.Session, c.Hold, c.Lock = number(), number(), rnd.Uint32()
+		m.Call = number()
+	case Resize:
+		c.Name, m.Of, m.Call = text(1, MaxName), number(), number()
+	case Revoke:
+		c.Name, m.Token = text(1, MaxName), fencing.Token(number())
+		because()
+	case Evict:
+		m.Who = who()
+		because()
+	case Ask:
+		c.Name = text(1, MaxName)
+		because()
+	case Due:
+		m.Who, c.Hold, m.What = who(), number(), uint8(rnd.IntN(256))
+	}
 }
 
 func TestRandomEntriesComeBack(t *testing.T) {
@@ -306,6 +583,7 @@ func TestRandomEntriesComeBack(t *testing.T) {
 	for range 3_000 {
 		want := randomEntry(rnd)
 		b := AppendEntry(nil, want)
+		require.Equal(t, b[0] == 2, slices.ContainsFunc(want.Commands, func(c Command) bool { return c.Op > Expire }))
 		require.NoError(t, DecodeEntry(b, &got))
 		require.Equal(t, want, &got)
 		require.Equal(t, b, AppendEntry(nil, &got))
@@ -324,7 +602,13 @@ func TestValidText(t *testing.T) {
 func FuzzDecodeEntry(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{EntryVersion + 1})
-	f.Add(AppendEntry(nil, everyOp()))
+	for _, e := range entries() {
+		b := AppendEntry(nil, e)
+		f.Add(b)
+		b = bytes.Clone(b)
+		b[0] ^= 3 // as the other version
+		f.Add(b)
+	}
 	f.Add(AppendEntry(nil, &Entry{Replica: 1, Epoch: 1, Renewal: 1}))
 	f.Add([]byte{EntryVersion, 0x96, 1, 1, 1, 1, 1, 0xdd, 0xff, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -337,6 +621,14 @@ func FuzzDecodeEntry(f *testing.F) {
 		}
 		if cap(e.Commands) > 2*len(b)+16 {
 			t.Fatalf("room for %d commands from %d bytes", cap(e.Commands), len(b))
+		}
+		for _, c := range e.Commands {
+			switch isNew := c.Op.since() > 1; {
+			case isNew != (c.More != nil), isNew && b[0] < 2:
+				t.Fatalf("%s in an entry of version %d: %+v", c.Op, b[0], c)
+			case c.Op == Take && (len(c.More.Names) == 0 || len(c.More.Names) > MaxNames || cap(c.More.Names) > 2*len(b)+16):
+				t.Fatalf("%d names, and room for %d", len(c.More.Names), cap(c.More.Names))
+			}
 		}
 		encoded := AppendEntry(nil, &e)
 		if err := DecodeEntry(encoded, &again); err != nil {

@@ -15,6 +15,10 @@ const (
 	MaxPermits = 1 << 16
 	// MaxReason is the longest reason, in bytes.
 	MaxReason = 256
+	// MaxValue is the longest value that a hold publishes, in bytes.
+	MaxValue = 1 << 10
+	// MaxJobs is how many jobs' ticks are remembered.
+	MaxJobs = 1 << 16
 	// MaxTerm is the longest time that may run for a hold or a lock; a longer one
 	// counts as this.
 	MaxTerm = 366 * 24 * time.Hour
@@ -40,6 +44,7 @@ func (w writer) more(c *Command) {
 		w.uint(m.MaxHold)
 		w.uint(m.MinHold)
 		w.uint(m.Delay)
+		w.string(m.Value)
 	case Start:
 		w.uint(c.Session)
 		w.uint(c.Hold)
@@ -67,6 +72,25 @@ func (w writer) more(c *Command) {
 		w.session(m.Who)
 		w.uint(c.Hold)
 		w.uint(uint64(m.What))
+	case Publish:
+		w.uint(c.Session)
+		w.uint(c.Hold)
+		w.uint(uint64(c.Lock))
+		w.uint(m.Call)
+		w.string(m.Value)
+	case HandOver:
+		w.uint(c.Session)
+		w.uint(c.Hold)
+		w.uint(uint64(c.Lock))
+		w.uint(m.Call)
+		w.session(m.Who)
+	case Claim:
+		w.string(c.Name)
+		w.int(m.Tick)
+		w.uint(m.Call)
+	case Forget:
+		w.string(c.Name)
+		w.uint(m.Call)
 	}
 }
 
@@ -111,6 +135,18 @@ func (r *reader) more(c *Command) {
 		m.Who = r.session()
 		c.Hold = r.uint()
 		m.What = r.uint8()
+	case Publish:
+		c.Session, c.Hold, c.Lock = r.uint(), r.uint(), r.uint32()
+		m.Call, m.Value = r.uint(), r.text(MaxValue, "value")
+	case HandOver:
+		c.Session, c.Hold, c.Lock = r.uint(), r.uint(), r.uint32()
+		m.Call, m.Who = r.uint(), r.session()
+	case Claim:
+		c.Name = r.name()
+		m.Tick, m.Call = r.int(), r.uint()
+	case Forget:
+		c.Name = r.name()
+		m.Call = r.uint()
 	}
 }
 
@@ -131,6 +167,7 @@ func (r *reader) take(c *Command, m *More) {
 	m.MaxWaits = r.uint()
 	m.Permits, m.Of = r.uint(), r.uint()
 	m.MaxHold, m.MinHold, m.Delay = r.uint(), r.uint(), r.uint()
+	m.Value = r.text(MaxValue, "value")
 }
 
 func (r *reader) name() string {

@@ -19,20 +19,43 @@ import (
 // those before it too.
 const SnapshotVersion = 2
 
+// maxHolders is how many holders a line is read with. No rule bounds those who share
+// a lock, so this is more than there can be.
+const maxHolders = 1 << 30
+
 // A Head is the part of a snapshot before the lines.
 type Head struct {
 	Token fencing.Token // the last one granted
 	Roll  *sessions.Roll
-	Lines int // how many follow
+	Lines int   // how many follow
+	Jobs  []Job // in the order of their names
+}
+
+// A Job is the last tick of a job that was claimed, and by which call.
+type Job struct {
+	Name string
+	Tick int64
+	By   sessions.ID // a process: its session is 0
+	Call uint64
+	At   int64 // Unix milliseconds, for display
 }
 
 // AppendHead appends h's encoding to b.
 func AppendHead(b []byte, h Head) []byte {
 	return encode(b, func(w writer) {
-		w.array(3)
+		w.array(4)
 		w.uint(uint64(h.Token))
 		w.roll(h.Roll)
 		w.uint(uint64(h.Lines))
+		w.array(len(h.Jobs))
+		for _, j := range h.Jobs {
+			w.array(7)
+			w.string(j.Name)
+			w.int(j.Tick)
+			w.session(j.By)
+			w.uint(j.Call)
+			w.int(j.At)
+		}
 	})
 }
 
@@ -60,6 +83,7 @@ func AppendLine(b []byte, l *queue.Line) []byte {
 		w.uint(uint64(l.Limit()))
 		w.array(len(l.Bars()))
 		for _, b := range l.Bars() {
+			w.array(2)
 			w.uint(b.ID)
 			w.duration(b.For)
 		}
@@ -96,7 +120,7 @@ func (w writer) claim(c *queue.Claim) {
 	if c.Plain() {
 		w.array(7)
 	} else {
-		w.array(14)
+		w.array(15)
 	}
 	w.uint(c.Session.Replica)
 	w.uint(c.Session.Epoch)
@@ -113,15 +137,20 @@ func (w writer) claim(c *queue.Claim) {
 	for _, slot := range c.Slots {
 		w.uint(uint64(slot))
 	}
-	var terms queue.Terms
-	if c.Terms != nil {
-		terms = *c.Terms
-	}
+	terms := termsOf(c)
 	w.duration(terms.MaxHold)
 	w.duration(terms.MinHold)
 	w.duration(terms.Delay)
 	w.uint(uint64(c.State))
 	w.uint(uint64(len(c.Parts())))
+	w.string(c.Value)
+}
+
+func termsOf(c *queue.Claim) queue.Terms {
+	if c.Terms == nil {
+		return queue.Terms{}
+	}
+	return *c.Terms
 }
 
 // A SnapshotWriter writes a snapshot: what AppendHead gave, then every line that
@@ -156,8 +185,10 @@ type SnapshotReader struct {
 	blocks  blockReader
 	r       reader
 	version byte
-	lines   int // yet to come
+	token   fencing.Token // the last one granted
+	lines   int           // yet to come
 	parts   map[claimID]*partsOf
+	bars    map[uint64]bool // those that were met
 }
 
 // A claimID is what a claim is known by.
@@ -184,14 +215,22 @@ func ReadSnapshot(src io.Reader) (*SnapshotReader, Head, error) {
 	case version[0] == 0:
 		return nil, Head{}, malformed("snapshot version 0")
 	}
-	s := &SnapshotReader{blocks: blockReader{r: src}, version: version[0], parts: make(map[claimID]*partsOf)}
+	s := &SnapshotReader{blocks: blockReader{r: src}, version: version[0],
+		parts: make(map[claimID]*partsOf), bars: make(map[uint64]bool)}
 	s.r.dec = msgpack.NewDecoder(bufio.NewReaderSize(&s.blocks, 64<<10))
 	h := Head{Roll: new(sessions.Roll)}
-	s.r.array(3, "snapshot head")
+	fields := 4
+	if s.version < 2 {
+		fields = 3
+	}
+	s.r.array(fields, "snapshot head")
 	h.Token = fencing.Token(s.r.uint())
 	s.r.roll(h.Roll)
 	h.Lines = int(min(s.r.uint(), 1<<40))
-	s.lines = h.Lines
+	s.token, s.lines = h.Token, h.Lines
+	if fields == 4 {
+		h.Jobs = s.r.jobs()
+	}
 	if err := s.err(); err != nil {
 		return nil, Head{}, err
 	}
@@ -232,12 +271,17 @@ func (s *SnapshotReader) end() error {
 		if len(p.claims) != p.want {
 			return malformed("claim %s/%d on %d names is one on %d", id.Session, id.Seq, p.want, len(p.claims))
 		}
-		for _, c := range p.claims {
-			if c.Mode != queue.Exclusive || c.Holds() != p.claims[0].Holds() {
+		slices.SortFunc(p.claims, func(a, b *queue.Claim) int { return strings.Compare(a.Line().Name, b.Line().Name) })
+		first := p.claims[0]
+		for i, c := range p.claims {
+			// Their times run once for all of them, so no part may have others.
+			if c.Mode != queue.Exclusive || c.Holds() != first.Holds() || c.State != first.State || termsOf(c) != termsOf(first) || c.Value != first.Value {
 				return malformed("claim %s/%d on %d names: its parts differ", id.Session, id.Seq, p.want)
 			}
+			if i > 0 && c.Line().Name == p.claims[i-1].Line().Name {
+				return malformed("claim %s/%d stands twice in %q", id.Session, id.Seq, c.Line().Name)
+			}
 		}
-		slices.SortFunc(p.claims, func(a, b *queue.Claim) int { return strings.Compare(a.Line().Name, b.Line().Name) })
 		queue.Join(p.claims)
 	}
 	return io.EOF
@@ -271,6 +315,19 @@ func (r *reader) roll(roll *sessions.Roll) {
 	}
 }
 
+func (r *reader) jobs() (jobs []Job) {
+	n := r.arrayLen(MaxJobs, "jobs")
+	for i := 0; i < n && r.err == nil; i++ {
+		r.array(7, "job")
+		j := Job{Name: r.name(), Tick: r.int(), By: r.session(), Call: r.uint(), At: r.int()}
+		if r.err == nil && i > 0 && j.Name <= jobs[i-1].Name {
+			r.fail("job %q out of order", j.Name)
+		}
+		jobs = append(jobs, j)
+	}
+	return jobs
+}
+
 func (r *reader) ttl() time.Duration {
 	ms := r.uint()
 	if ms > uint64(MaxTTL/time.Millisecond) {
@@ -288,8 +345,8 @@ func (s *SnapshotReader) line() *queue.Line {
 		r.fail("line with %d fields", fields)
 	}
 	l.Name = r.name()
-	holders := s.claims("holders")
-	waiters := s.claims("waiters")
+	holders := s.claims(maxHolders, "holders")
+	waiters := s.claims(MaxWaiters, "waiters")
 	if fields == 5 {
 		s.extras(l)
 	}
@@ -305,6 +362,9 @@ func (s *SnapshotReader) line() *queue.Line {
 		if r.err == nil && (c.Mode == queue.Counted) != (l.Limit() > 0) {
 			r.fail("%q: %s/%d waits for it in another mode", l.Name, c.Session, c.Seq)
 		}
+		if r.err == nil && c.Permits > l.Limit() {
+			r.fail("%q: %s/%d waits for more than there is", l.Name, c.Session, c.Seq)
+		}
 		l.Wait(c)
 	}
 	return l
@@ -319,15 +379,24 @@ func (s *SnapshotReader) extras(l *queue.Line) {
 		return
 	}
 	l.SetLimit(uint32(limit))
-	n := r.arrayLen(MaxWaiters, "bars")
+	n := r.arrayLen(maxHolders, "bars")
+	if r.err == nil && limit == 0 && n == 0 {
+		r.fail("%q: a plain line that is written as another", l.Name)
+	}
 	for i := 0; i < n && r.err == nil; i++ {
-		l.Bar(queue.Bar{ID: r.uint(), For: r.term()})
+		r.array(2, "bar")
+		b := queue.Bar{ID: r.uint(), For: r.term()}
+		if r.err == nil && (b.ID == 0 || b.ID > uint64(s.token) || s.bars[b.ID]) {
+			r.fail("%q: bar %d was never set, or stands twice", l.Name, b.ID)
+		}
+		s.bars[b.ID] = true
+		l.Bar(b)
 	}
 }
 
-func (s *SnapshotReader) claims(what string) []*queue.Claim {
+func (s *SnapshotReader) claims(limit int, what string) []*queue.Claim {
 	r := &s.r
-	n := r.arrayLen(MaxWaiters, what)
+	n := r.arrayLen(limit, what)
 	var list []*queue.Claim
 	for i := 0; i < n && r.err == nil; i++ {
 		c := s.claim()
@@ -341,8 +410,8 @@ func (s *SnapshotReader) claims(what string) []*queue.Claim {
 
 func (s *SnapshotReader) claim() *queue.Claim {
 	r := &s.r
-	fields := r.arrayLen(14, "claim")
-	if r.err == nil && fields != 7 && (fields != 14 || s.version < 2) {
+	fields := r.arrayLen(15, "claim")
+	if r.err == nil && fields != 7 && (fields != 15 || s.version < 2) {
 		r.fail("claim with %d fields", fields)
 	}
 	c := &queue.Claim{
@@ -353,6 +422,9 @@ func (s *SnapshotReader) claim() *queue.Claim {
 		At:      r.int(),
 	}
 	if fields == 7 {
+		if r.err == nil && c.Mode != queue.Exclusive {
+			r.fail("claim in mode %d with %d fields", c.Mode, fields)
+		}
 		return c
 	}
 	permits := r.uint()
@@ -371,8 +443,28 @@ func (s *SnapshotReader) claim() *queue.Claim {
 		c.Terms = &terms
 	}
 	c.State = queue.State(r.uint8())
+	if !possible(c.State, termsOf(c)) {
+		r.fail("claim in state %d with terms %v", c.State, termsOf(c))
+	}
 	s.join(c, r.uint())
+	c.Value = r.text(MaxValue, "value")
+	if r.err == nil && c.Plain() {
+		r.fail("a plain claim that is written as another")
+	}
 	return c
+}
+
+// possible reports whether what has such terms can be in this state. A hold that is
+// leaving is one that only the end of its MinHold ends.
+func possible(s queue.State, t queue.Terms) bool {
+	is := func(which queue.State) bool { return s&which != 0 }
+	switch {
+	case is(^(queue.Started | queue.Matured | queue.Leaving)):
+		return false
+	case is(queue.Started) && t.MaxHold == 0, is(queue.Matured|queue.Leaving) && t.MinHold == 0:
+		return false
+	}
+	return !is(queue.Matured) || !is(queue.Leaving)
 }
 
 // join notes a claim that is one of so many of an acquisition.

@@ -2,9 +2,10 @@
 //
 // Log entries and snapshots live as long as the cluster, and five replicas of
 // two versions may read them during an upgrade. So each begins with a version
-// byte; within a version every array has exactly the length that is written here;
-// a new field or operation raises the version, is appended, and takes no old
-// number. There are no maps, whose order would differ between replicas.
+// byte; within a version every array has exactly the length that is written here,
+// and of two lengths the short one if that can say it; a new field or operation
+// raises the version, is appended, and takes no old number. There are no maps,
+// whose order would differ between replicas.
 //
 // The encoding is msgpack, written and read field by field: no reflection, and
 // every length is checked before anything is allocated for it.
