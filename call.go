@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/quorumlock/quorumlock/internal/wire"
+	"github.com/quorumlock/quorumlock/sessions"
 )
 
 // calls are what was asked of the cluster beside locks and sessions, and has had no
@@ -45,15 +46,33 @@ func (c *calls) answer(number uint64, why cause) {
 	}
 }
 
-// again says once more what was applied without its answer being seen. Each of
-// these calls finds nothing left to do the second time.
-func (c *calls) again(applied uint64, say func(wire.Command)) {
-	for _, x := range c.under {
+// settle answers what was applied without its answer being seen: a snapshot took the
+// place of the entry. Nothing is asked a second time, since what others did in
+// between would be undone.
+func (c *calls) settle(applied uint64, outcome func(wire.Command) cause) {
+	for number, x := range c.under {
 		if x.batch != 0 && x.batch <= applied {
-			x.batch = 0
-			say(x.command)
+			c.answer(number, outcome(x.command))
 		}
 	}
+}
+
+// outcome tells what came of a command of this process that was applied, as far as
+// the state still shows it. What was asked for and is no more there to be seen was
+// done, or there was nothing to do.
+func (f *lockFSM) outcome(self sessions.ID, c wire.Command) cause {
+	switch c.Op {
+	case wire.Claim:
+		if j := f.jobs[c.Name]; j == nil || j.By != self || j.Call != c.More.Call {
+			return causeClaimed // if it was ours, nobody runs it: at most one does
+		}
+	case wire.Downgrade, wire.Publish:
+		self.Seq = c.Session
+		if own, r := f.own(self, &c); own == nil && r == 0 {
+			return causeGone
+		}
+	}
+	return 0
 }
 
 // call asks the cluster for something about a name and waits for the answer.

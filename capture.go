@@ -82,6 +82,9 @@ func (c *capture) drop() {
 // encode appends page i to b, in the order of names.
 func (t *table) encode(b []byte, i int) []byte {
 	p := &t.page[i]
+	if p.live == 0 && t.lines[i] == nil {
+		return b
+	}
 	slots := p.sorted()
 	var view recordView
 	for _, name := range slices.Sorted(maps.Keys(t.lines[i])) {

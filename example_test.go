@@ -7,6 +7,7 @@ import (
 	"log"
 	"net"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/quorumlock/quorumlock"
@@ -195,4 +196,18 @@ func ExampleHold_Context() {
 	fmt.Println(errors.Is(context.Cause(held), quorumlock.ErrLost))
 	// Output:
 	// true
+}
+
+// A sync.Locker is for code that takes no other kind of lock. It has no words for a
+// loss; the function is called at Unlock, once it is too late.
+func ExampleNode_Locker() {
+	node, done := openOne()
+	defer done()
+
+	var mu sync.Locker = node.Locker("report", func(err error) { fmt.Println("it may have run beside another:", err) })
+	mu.Lock()
+	fmt.Println("mine alone")
+	mu.Unlock()
+	// Output:
+	// mine alone
 }

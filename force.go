@@ -20,8 +20,7 @@ import (
 // A hold on several names ends as a whole. Readers that share a token end together:
 // no store could tell them apart.
 //
-// It returns ErrNotHeld when nobody holds the name with this token, also when it
-// had to be sent twice and did its work the first time; an error matching
+// It returns ErrNotHeld when nobody holds the name with this token; an error matching
 // ErrNoQuorum and ctx's error when ctx ended first: it may then be done or not.
 func (n *Node) ForceRelease(ctx context.Context, name string, token fencing.Token, by, reason string) error {
 	return n.force(ctx, name, by, reason, wire.Command{Op: wire.Revoke, Name: name, More: &wire.More{Token: token}})

@@ -298,12 +298,22 @@ func (f *lockFSM) giveBack(id sessions.ID, at int64, c *wire.Command) {
 	switch {
 	case own == nil || hashOf(own.Line().Name) != c.Lock:
 		f.emit(e)
-	case c.Op == wire.Release && f.tooSoon(own):
-		f.linger(own)
-		f.table.unindex(own)
+	case c.Op == wire.Release:
+		f.release(own, at)
 	default:
 		f.part(own, released, left, 0, "", at)
 	}
+}
+
+// release ends an acquisition in a line at its owner's wish: now, or once it has been
+// held for long enough.
+func (f *lockFSM) release(c *queue.Claim, at int64) {
+	if f.tooSoon(c) {
+		f.linger(c)
+		f.table.unindex(c)
+		return
+	}
+	f.part(c, released, left, 0, "", at)
 }
 
 // part takes an acquisition out of its lines and grants each to whoever is next.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quorumlock/quorumlock/fencing"
+	"github.com/quorumlock/quorumlock/internal/wire"
 	"github.com/quorumlock/quorumlock/queue"
 	"github.com/quorumlock/quorumlock/sessions"
 )
@@ -43,7 +44,7 @@ func checkFSM(t testing.TB, f *lockFSM) {
 	}
 	for c := range n.parts {
 		for _, p := range c.Parts() {
-			if !n.parts[p] || p.Holds() != c.Holds() || p.State != c.State || p.Session != c.Session || p.Seq != c.Seq {
+			if !n.parts[p] || p.Holds() != c.Holds() || p.State != c.State || p.Session != c.Session || p.Seq != c.Seq || p.Value != c.Value {
 				t.Fatalf("%q: claim %v/%d and what it is joined with on %q are not one", c.Line().Name, c.Session, c.Seq, p.Line().Name)
 			}
 		}
@@ -53,6 +54,37 @@ func checkFSM(t testing.TB, f *lockFSM) {
 	}
 	n.checkMembers(t, f)
 	n.checkTimes(t, f)
+	checkJobs(t, f)
+}
+
+// checkJobs checks that each job is known by its name, and was claimed by a life of a
+// process that was.
+func checkJobs(t testing.TB, f *lockFSM) {
+	t.Helper()
+	if len(f.jobs) > wire.MaxJobs {
+		t.Fatalf("%d jobs", len(f.jobs))
+	}
+	epochs := map[uint64]uint64{}
+	for p := range f.roll.Processes() {
+		epochs[p.Replica] = p.Epoch
+	}
+	for name, j := range f.jobs {
+		if name != j.Name || j.By.Epoch == 0 || j.By.Epoch > epochs[j.By.Replica] || j.By.Seq != 0 {
+			t.Fatalf("job %q stands as %q, claimed by %v", j.Name, name, j.By)
+		}
+	}
+}
+
+// alone reports whether a record says all there is to say of a line: one exclusive
+// hold without terms or value, and nothing beside it.
+func alone(l *queue.Line) bool {
+	if l.Holding() != 1 || l.Waiting() > 0 || len(l.Bars()) > 0 {
+		return false
+	}
+	for c := range l.Holders() {
+		return c.Mode == queue.Exclusive && !c.Joint() && c.Terms == nil && c.Value == "" && c.State == 0
+	}
+	return false
 }
 
 // line checks one line, and counts it.
@@ -64,8 +96,10 @@ func (n *census) line(t testing.TB, f *lockFSM, l *queue.Line) {
 		t.Fatalf("line %q is empty and not forgotten", l.Name)
 	case l.Next() != nil:
 		t.Fatalf("%q: nobody is in the way of %v/%d, which waits", l.Name, l.Next().Session, l.Next().Seq)
-	case l.Alone() != nil && !thin:
+	case alone(l) && !thin:
 		t.Fatalf("%q is held alone and no record", l.Name)
+	case !alone(l) && thin:
+		t.Fatalf("%q is a record, which cannot say all there is to say", l.Name)
 	}
 	for _, b := range l.Bars() {
 		if n.bars[b.ID] || fencing.Token(b.ID) > f.token {
@@ -136,6 +170,8 @@ func (n *census) claim(t testing.TB, f *lockFSM, l *queue.Line, c *queue.Claim) 
 	switch {
 	case c.Token > f.token || n.bars[uint64(c.Token)]:
 		t.Fatalf("%q: token %d was never granted", l.Name, c.Token)
+	case !wire.ValidText(c.Value, wire.MaxValue):
+		t.Fatalf("%q: %v/%d has a value of %d bytes", l.Name, c.Session, c.Seq, len(c.Value))
 	case !c.Holds() && c.State != 0:
 		t.Fatalf("%q: %v/%d waits in state %d", l.Name, c.Session, c.Seq, c.State)
 	case c.Is(queue.Started) && terms.MaxHold == 0, c.Is(queue.Matured) && terms.MinHold == 0, leaving && (terms.MinHold == 0 || c.Is(queue.Matured)):

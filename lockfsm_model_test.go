@@ -41,6 +41,7 @@ type naiveFSM struct {
 	sessions []naiveSession
 	claims   []*naiveClaim // in the order in which they came
 	bars     []naiveBar    // in the order in which they came
+	ticks    []naiveTick   // all that were claimed, in that order, of jobs that are not forgotten
 	limits   map[string]uint64
 	said     []string // effects of the present entry
 	forEyes  []bool   // which of them only those are told who watch
@@ -62,9 +63,16 @@ type naiveClaim struct {
 	mode    uint8
 	permits uint64
 	slots   []uint64
+	value   string
 
 	maxHold, minHold, delay   uint64 // milliseconds
 	started, matured, leaving bool
+}
+
+type naiveTick struct {
+	job                  string
+	tick                 int64
+	replica, epoch, call uint64
 }
 
 type naiveBar struct {
@@ -221,10 +229,76 @@ func (n *naiveFSM) command(id sessions.ID, c wire.Command) {
 				}
 			}
 		}
+	case wire.Publish:
+		why = ": gone"
+		if x := n.own(id, c); x != nil && x.holds() {
+			why, x.value = "", c.More.Value
+			for i, name := range x.names {
+				n.say("published %q by %v/%d token %d", name, id, x.hold, x.tokens[i])
+			}
+		}
+	case wire.HandOver:
+		why = n.handOver(n.own(id, c), c.More.Who)
+	case wire.Claim:
+		why = n.claimTick(naiveTick{c.Name, c.More.Tick, id.Replica, id.Epoch, c.More.Call})
+	case wire.Forget:
+		before := len(n.ticks)
+		n.ticks = slices.DeleteFunc(n.ticks, func(x naiveTick) bool { return x.job == c.Name })
+		if why = ": gone"; len(n.ticks) < before {
+			why = ""
+			n.say("forgotten %q", c.Name)
+		}
 	default:
 		return
 	}
 	n.say("answered call %d of %d.%d%s", c.More.Call, id.Replica, id.Epoch, why)
+}
+
+// handOver ends a hold. Whoever is chosen is from now on as if it had come right
+// after it.
+func (n *naiveFSM) handOver(x *naiveClaim, to sessions.ID) string {
+	if x == nil || !x.holds() {
+		return ": gone"
+	}
+	why := ": mode"
+	if x.mode == 1 && len(x.names) == 1 {
+		why = ": no waiter"
+		for i, y := range n.claims {
+			if y.session == to && !y.holds() && len(y.names) == 1 && y.names[0] == x.names[0] {
+				n.claims = slices.Delete(n.claims, i, i+1)
+				n.claims = slices.Insert(n.claims, 1+slices.Index(n.claims, x), y)
+				why = ""
+				break
+			}
+		}
+	}
+	if x.tooSoon() {
+		n.linger(x)
+	} else {
+		n.part(x, "released", "left", "")
+	}
+	return why
+}
+
+// claimTick looks at all that was ever claimed of the job.
+func (n *naiveFSM) claimTick(asked naiveTick) string {
+	var last *naiveTick
+	late := false
+	for i := range n.ticks {
+		if x := &n.ticks[i]; x.job == asked.job {
+			last = x
+			late = late || x.tick >= asked.tick
+		}
+	}
+	switch {
+	case last != nil && *last == asked: // nobody has claimed a later one since
+		return ""
+	case late:
+		return ": claimed"
+	}
+	n.ticks = append(n.ticks, asked)
+	n.say("ticked %q tick %d by %d.%d", asked.job, asked.tick, asked.replica, asked.epoch)
+	return ""
 }
 
 // on lists the claims on a name: first those who hold it, since nobody overtakes.
@@ -270,7 +344,7 @@ func (n *naiveFSM) take(id sessions.ID, c wire.Command, unknown bool) {
 		return
 	}
 	ms := func(d uint64) uint64 { return min(d, 366*24*3600*1000) }
-	x := &naiveClaim{session: id, hold: c.Hold, names: slices.Clone(m.Names), mode: c.Mode, permits: m.Permits,
+	x := &naiveClaim{session: id, hold: c.Hold, names: slices.Clone(m.Names), mode: c.Mode, permits: m.Permits, value: m.Value,
 		maxHold: ms(m.MaxHold), minHold: ms(m.MinHold), delay: ms(m.Delay)}
 	if name, why := n.obstacle(x, c); why != "" {
 		refuse(name, why)
@@ -645,10 +719,17 @@ func (n *naiveFSM) describe() string {
 			if x.holds() {
 				token = x.tokens[slices.Index(x.names, name)]
 			}
-			fmt.Fprintf(&b, " %v/%d=%d %d %d%v %d,%d,%d %v,%v,%v %d", x.session, x.hold, token, x.mode, x.permits, x.slots,
-				x.maxHold, x.minHold, x.delay, x.started, x.matured, x.leaving, len(x.names))
+			fmt.Fprintf(&b, " %v/%d=%d %d %d%v %d,%d,%d %v,%v,%v %d %q", x.session, x.hold, token, x.mode, x.permits, x.slots,
+				x.maxHold, x.minHold, x.delay, x.started, x.matured, x.leaving, len(x.names), x.value)
 		}
 		b.WriteByte('\n')
+	}
+	jobs := map[string]string{}
+	for _, x := range n.ticks {
+		jobs[x.job] = fmt.Sprintf("job %q: %d by %d.%d %d\n", x.job, x.tick, x.replica, x.epoch, x.call)
+	}
+	for _, job := range slices.Sorted(maps.Keys(jobs)) {
+		b.WriteString(jobs[job])
 	}
 	slices.Sort(times)
 	return b.String() + strings.Join(times, "")
@@ -674,6 +755,9 @@ func describeLikeNaive(f *lockFSM) string {
 	for _, name := range slices.Sorted(maps.Keys(lines)) {
 		b.WriteString(lines[name])
 	}
+	for _, j := range f.jobList() {
+		fmt.Fprintf(&b, "job %q: %d by %d.%d %d\n", j.Name, j.Tick, j.By.Replica, j.By.Epoch, j.Call)
+	}
 	var times []string
 	for id, x := range f.times {
 		times = append(times, fmt.Sprintf("%v of %v/%d: %d\n", id.what, id.who, id.hold, x.d/time.Millisecond))
@@ -697,9 +781,9 @@ func lineLikeNaive(l *queue.Line) string {
 			if c.Terms != nil {
 				terms = *c.Terms
 			}
-			fmt.Fprintf(&b, " %v/%d=%d %d %d%v %d,%d,%d %v,%v,%v %d", c.Session, c.Seq, c.Token, c.Mode, c.Permits, c.Slots,
+			fmt.Fprintf(&b, " %v/%d=%d %d %d%v %d,%d,%d %v,%v,%v %d %q", c.Session, c.Seq, c.Token, c.Mode, c.Permits, c.Slots,
 				terms.MaxHold/time.Millisecond, terms.MinHold/time.Millisecond, terms.Delay/time.Millisecond,
-				c.Is(queue.Started), c.Is(queue.Matured), c.Is(queue.Leaving), len(c.Parts()))
+				c.Is(queue.Started), c.Is(queue.Matured), c.Is(queue.Leaving), len(c.Parts()), c.Value)
 		}
 	}
 	return b.String() + "\n"

@@ -419,6 +419,54 @@ func TestManyPermits(t *testing.T) {
 	checkFSM(t, f)
 }
 
+// As many jobs as there may be: no new one is taken then, the known ones go on, and
+// one that is forgotten makes room.
+func TestManyJobs(t *testing.T) {
+	const n = wire.MaxJobs
+	f := newLockFSM()
+	s := newSpeaker(t, f, 1)
+	claim := func(job int, tick int64, call uint64) {
+		s.say(wire.Command{Op: wire.Claim, Name: fmt.Sprintf("job/%05d", job), More: &wire.More{Tick: tick, Call: call}})
+	}
+	before := heapInUse()
+	for i := range n {
+		claim(i, int64(i), uint64(i))
+	}
+	s.flush()
+	require.Len(t, f.jobs, n)
+	t.Logf("%d bytes for a job", (heapInUse()-before)/n)
+
+	full := f.bytes()
+	claim(n, 1, n)
+	require.Equal(t, []string{"batch 1.1 #17", "answered call 65536 of 1.1: too many jobs"}, effectTexts(s.flush()))
+	claim(n-1, n-1, n-1)
+	claim(n-1, n-1, n)
+	require.Equal(t, []string{"batch 1.1 #18", "answered call 65535 of 1.1", "answered call 65536 of 1.1: claimed"}, effectTexts(s.flush()))
+	require.Len(t, f.jobs, n)
+	checkFSM(t, f)
+
+	restored, err := restoreFSM(bytes.NewReader(full), nil)
+	require.NoError(t, err)
+	require.Equal(t, f.jobList(), restored.jobList())
+	require.True(t, bytes.Equal(full, restored.bytes()))
+
+	claim(0, 1, n+1)
+	s.say(wire.Command{Op: wire.Forget, Name: "job/00001", More: &wire.More{Call: n + 2}})
+	claim(n, 1, n+3)
+	claim(1, 1, n+4)
+	require.Equal(t, []string{"batch 1.1 #19", `ticked "job/00000" tick 1 by 1.1`, "answered call 65537 of 1.1",
+		`forgotten "job/00001"`, "answered call 65538 of 1.1", `ticked "job/65536" tick 1 by 1.1`, "answered call 65539 of 1.1",
+		"answered call 65540 of 1.1: too many jobs"}, effectTexts(s.flush()))
+	checkFSM(t, f)
+
+	start := time.Now()
+	head, c := f.mark()
+	c.drop()
+	t.Logf("marked in %v, %d bytes", time.Since(start), len(head))
+	require.Less(t, time.Since(start), 5*time.Second)
+	runtime.KeepAlive(s)
+}
+
 // A writer that waits is granted once those who were there before it have gone,
 // however many readers go on coming.
 func TestWriterDoesNotStarve(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,10 +39,12 @@ var rewrite = flag.Bool("rewrite", false, "write what testdata/fsm/*.txt expect 
 //	                             release|cancel SESSION/HOLD [NAME], its own (first) name if none is given,
 //	                             acquire|try SESSION/HOLD NAME [limit=N] [mode=N]
 //	                             take|trytake SESSION/HOLD NAME[+NAME...] [mode=exclusive|shared|counted|N]
-//	                                [permits=K/N] [maxhold=D] [minhold=D] [delay=D] [limit=N] [waits=N]
+//	                                [permits=K/N] [maxhold=D] [minhold=D] [delay=D] [limit=N] [waits=N] [value=V]
 //	                             start|downgrade SESSION/HOLD [NAME], as release
+//	                             publish SESSION/HOLD [NAME] value=V, handover SESSION/HOLD [NAME] to=SESSION-ID
 //	                             resize NAME N, revoke NAME TOKEN, evict SESSION-ID, ask NAME
-//	                             The last four and downgrade are calls: [call=N], 1 if none is given
+//	                             claim JOB TICK, forget JOB
+//	                             The last eight and downgrade are calls: [call=N], 1 if none is given
 //	1.2 #7 renewal=5 ...         a renewal that travels with it
 //	raw 02ff                     an entry of these bytes
 //	again                        the last entry once more
@@ -150,6 +153,7 @@ func (s *story) apply(cmd, other []byte) {
 	require.Equal(s.t, s.bytes, restored.bytes())
 	require.Equal(s.t, s.bytes, s.watched.bytes(), "somebody watches, and the state is another")
 	require.Equal(s.t, describeFSM(s.fsm), describeFSM(s.strange))
+	require.Equal(s.t, describeFSM(s.fsm), describeFSM(restored))
 	require.Equal(s.t, timesOf(s.fsm), timesOf(restored))
 	checkFSM(s.t, s.fsm)
 	checkFSM(s.t, restored)
@@ -195,7 +199,7 @@ func (s *story) locate(e *wire.Entry, c *wire.Command, words []string) {
 		s.names[key] = c.Name
 	case wire.Take:
 		s.names[key] = c.More.Names[0]
-	case wire.Release, wire.Cancel, wire.Start, wire.Downgrade:
+	case wire.Release, wire.Cancel, wire.Start, wire.Downgrade, wire.Publish, wire.HandOver:
 		c.Lock = hashOf(s.names[key])
 		if len(words) > 2 && !strings.Contains(words[2], "=") {
 			c.Lock = hashOf(words[2])
@@ -256,6 +260,19 @@ func (s *story) moreCommand(w []string) (c wire.Command) {
 		c.Op, m.Who = wire.Evict, s.session(w[1])
 	case "ask":
 		c.Op, c.Name = wire.Ask, w[1]
+	case "publish":
+		c.Op = wire.Publish
+		c.Session, c.Hold = s.pair(w[1], "/")
+	case "handover":
+		c.Op = wire.HandOver
+		c.Session, c.Hold = s.pair(w[1], "/")
+	case "claim":
+		c.Op, c.Name = wire.Claim, w[1]
+		tick, err := strconv.ParseInt(w[2], 10, 64)
+		require.NoError(s.t, err)
+		m.Tick = tick
+	case "forget":
+		c.Op, c.Name = wire.Forget, w[1]
 	case "due":
 		c.Op = wire.Due
 		switch w[1] {
@@ -271,8 +288,13 @@ func (s *story) moreCommand(w []string) (c wire.Command) {
 		s.t.Fatalf("script: %q", w)
 	}
 	for _, option := range w[2:] {
-		if n, ok := strings.CutPrefix(option, "call="); ok {
-			m.Call = s.number(n)
+		switch key, value, _ := strings.Cut(option, "="); key {
+		case "call":
+			m.Call = s.number(value)
+		case "value":
+			m.Value = value
+		case "to":
+			m.Who = s.session(value)
 		}
 	}
 	return c
@@ -301,6 +323,8 @@ func (s *story) options(c *wire.Command, words []string) {
 			c.More.Delay = s.millis(value)
 		case "waits":
 			c.More.MaxWaits = s.number(value)
+		case "value":
+			c.More.Value = value
 		default:
 			s.t.Fatalf("script: %q", option)
 		}
@@ -351,6 +375,10 @@ func describeFSM(f *lockFSM) string {
 	}
 	for _, t := range timesOf(f) {
 		b.WriteString(t + "\n")
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.jobs)) {
+		j := f.jobs[name]
+		fmt.Fprintf(&b, "job %s: tick %d by call %d of %d.%d\n", j.Name, j.Tick, j.Call, j.By.Replica, j.By.Epoch)
 	}
 	if f.halted != nil {
 		fmt.Fprintf(&b, "halted: %v\n", f.halted)
@@ -409,6 +437,9 @@ func describeClaim(c *queue.Claim) string {
 		if t.Delay > 0 {
 			parts = append(parts, fmt.Sprintf("delay %v", t.Delay))
 		}
+	}
+	if c.Value != "" {
+		parts = append(parts, fmt.Sprintf("value %q", c.Value))
 	}
 	for state, name := range []string{"started", "matured", "leaving"} {
 		if c.Is(1 << state) {

@@ -201,24 +201,31 @@ func (f *lockFSM) publish(id sessions.ID, c *wire.Command) cause {
 }
 
 // handOver ends a hold in favour of a session that waits for it, past those who
-// have waited longer. If it waits no more, the hold ends all the same: its holder
-// has given it up already.
+// have waited longer. If it waits no more, or the hold is not an exclusive one on one
+// name, the hold ends all the same: its holder has given it up already.
 func (f *lockFSM) handOver(id sessions.ID, at int64, c *wire.Command) cause {
 	own := f.ownLine(id, c)
 	if own == nil || !own.Holds() {
 		return causeGone
 	}
-	why := causeNoWaiter
-	for w := range own.Line().Waiters() {
-		if w.Session == c.More.Who && !w.Joint() {
-			f.table.touchLine(own.Line())
-			own.Line().Prefer(w)
-			why = 0
-			break
+	why := causeMode
+	if own.Mode == queue.Exclusive && !own.Joint() {
+		why = f.prefer(own.Line(), c.More.Who)
+	}
+	f.release(own, at)
+	return why
+}
+
+// prefer puts a session's first wait for nothing but this lock before all others.
+func (f *lockFSM) prefer(l *queue.Line, who sessions.ID) cause {
+	for w := range l.Waiters() {
+		if w.Session == who && !w.Joint() {
+			f.table.touchLine(l)
+			l.Prefer(w)
+			return 0
 		}
 	}
-	f.part(own, released, left, 0, "", at)
-	return why
+	return causeNoWaiter
 }
 
 // ownLine is own with a claim that is held alone put into a line.

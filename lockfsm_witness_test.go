@@ -19,10 +19,12 @@ import (
 type witness struct {
 	t     *testing.T
 	asked map[claimKey][]wire.Command // in the present entry, not answered yet
+	heirs map[claimKey]sessions.ID    // who is to have what is handed over in it
 	seen  map[claimKey]*seenClaim
 	lines map[string]*seenLine
 	bars  []uint64          // told of, and not known yet of which name
 	barOf map[uint64]string // which name a bar keeps
+	jobs  map[string]*seenJob
 }
 
 type claimKey struct {
@@ -40,7 +42,16 @@ type seenClaim struct {
 	lingers bool // it was released, and its session has nothing to do with it any more
 	held    map[string]fencing.Token
 	slots   map[string][]uint32
+	value   string
 }
+
+// A seenJob is who was told yes for which tick of a job, since it was last forgotten.
+type seenJob struct {
+	last int64
+	yes  map[int64]seenCall
+}
+
+type seenCall struct{ replica, epoch, call uint64 }
 
 type seenLine struct {
 	waiting []*seenClaim
@@ -52,7 +63,7 @@ type seenLine struct {
 }
 
 func newWitness(t *testing.T) *witness {
-	return &witness{t: t, seen: map[claimKey]*seenClaim{}, lines: map[string]*seenLine{}, barOf: map[uint64]string{}}
+	return &witness{t: t, seen: map[claimKey]*seenClaim{}, lines: map[string]*seenLine{}, barOf: map[uint64]string{}, jobs: map[string]*seenJob{}}
 }
 
 func (w *witness) line(name string) *seenLine {
@@ -72,15 +83,97 @@ func (w *witness) entry(e *wire.Entry, effects []effect, f *lockFSM) {
 			w.asked[k] = append(w.asked[k], c)
 		}
 	}
+	w.before(e, effects)
 	for i := range effects {
 		w.effect(&effects[i])
 	}
+	w.after(e, effects)
 	require.Empty(w.t, w.bars, "a bar that keeps no name")
 	for k, x := range w.seen {
 		require.True(w.t, len(x.held) == 0 || len(x.held) == len(x.names), "%v has a part of %v: %v", k, x.names, x.held)
 		if x.mode == queue.Counted && len(x.held) > 0 {
 			w.slots(x, f.table.line(x.names[0]))
 		}
+		if !x.lingers {
+			require.Equal(w.t, x.value, f.table.claim(k.session, x.names[0], k.hold).Value, "%v: what was published last", k)
+		}
+	}
+}
+
+// answers pairs what an entry asks with what it was told. Every call is answered, in
+// the order of the calls, if any is.
+func (w *witness) answers(e *wire.Entry, effects []effect, f func(*wire.Command, cause)) {
+	var told []effect
+	for _, x := range effects {
+		if x.kind == answered {
+			told = append(told, x)
+		}
+	}
+	if len(told) == 0 {
+		return
+	}
+	for i := range e.Commands {
+		switch c := &e.Commands[i]; c.Op {
+		case wire.Downgrade, wire.Resize, wire.Revoke, wire.Evict, wire.Ask, wire.Publish, wire.HandOver, wire.Claim, wire.Forget:
+			require.NotEmpty(w.t, told, "%v has no answer", c.Op)
+			require.Equal(w.t, c.More.Call, told[0].hold)
+			f(c, told[0].cause)
+			told = told[1:]
+		}
+	}
+	require.Empty(w.t, told, "answers that nobody asked for")
+}
+
+// before notes who is to have what is handed over in this entry. A hold ends only
+// once, so a hand over that found it is what ended it.
+func (w *witness) before(e *wire.Entry, effects []effect) {
+	w.heirs = map[claimKey]sessions.ID{}
+	w.answers(e, effects, func(c *wire.Command, why cause) {
+		if c.Op == wire.HandOver && why == 0 {
+			w.heirs[claimKey{sessions.ID{Replica: e.Replica, Epoch: e.Epoch, Seq: c.Session}, c.Hold}] = c.More.Who
+		}
+	})
+}
+
+// after looks at what calls were told: whoever handed over has nothing any more, and
+// of each tick of a job one call was told that it has it.
+func (w *witness) after(e *wire.Entry, effects []effect) {
+	w.answers(e, effects, func(c *wire.Command, why cause) {
+		k := claimKey{sessions.ID{Replica: e.Replica, Epoch: e.Epoch, Seq: c.Session}, c.Hold}
+		switch x := w.seen[k]; c.Op {
+		case wire.HandOver:
+			require.True(w.t, why == causeGone || x == nil || x.lingers, "%v was given up, answer %q, and is still there", k, why)
+		case wire.Publish:
+			if why == 0 && x != nil {
+				x.value = c.More.Value
+			}
+		case wire.Claim:
+			w.tick(c, seenCall{e.Replica, e.Epoch, c.More.Call}, why)
+		case wire.Forget:
+			require.Equal(w.t, w.jobs[c.Name] == nil, why == causeGone, "job %q", c.Name)
+			delete(w.jobs, c.Name)
+		}
+	})
+	require.Empty(w.t, w.heirs, "handed over, and it has not ended")
+}
+
+func (w *witness) tick(c *wire.Command, who seenCall, why cause) {
+	j, tick := w.jobs[c.Name], c.More.Tick
+	if j == nil {
+		require.Zero(w.t, why, "the first tick of job %q, refused", c.Name)
+		w.jobs[c.Name] = &seenJob{tick, map[int64]seenCall{tick: who}}
+		return
+	}
+	first, claimed := j.yes[tick]
+	switch {
+	case why == causeClaimed:
+		require.LessOrEqual(w.t, tick, j.last, "job %q: neither tick %d was claimed nor a later one", c.Name, tick)
+		require.False(w.t, tick == j.last && first == who, "job %q, tick %d: the same call, another answer", c.Name, tick)
+	case claimed:
+		require.Equal(w.t, first, who, "job %q: tick %d was given to two calls", c.Name, tick)
+	default:
+		require.Greater(w.t, tick, j.last, "job %q: its ticks grow", c.Name)
+		j.last, j.yes[tick] = tick, who
 	}
 }
 
@@ -102,12 +195,14 @@ func (w *witness) effect(e *effect) {
 			w.asked[k] = w.asked[k][1:]
 		}
 	case released, left:
+		w.inherit(k, e.name)
 		w.gone(k, e.name, false)
 	case lost:
 		w.gone(k, e.name, true)
 	case ended:
 		w.ended(e)
 	case lingers:
+		w.inherit(k, e.name)
 		require.NotEmpty(w.t, w.seen[k].held[e.name])
 		w.seen[k].lingers = true
 	case downgraded:
@@ -140,6 +235,7 @@ func (w *witness) claim(k claimKey) *seenClaim {
 	x := &seenClaim{claimKey: k, names: []string{c.Name}, mode: queue.Mode(c.Mode), held: map[string]fencing.Token{}, slots: map[string][]uint32{}}
 	if c.Op == wire.Take {
 		x.names, x.permits, x.of, x.delay = slices.Clone(c.More.Names), c.More.Permits, c.More.Of, c.More.Delay > 0
+		x.value = c.More.Value
 	}
 	w.seen[k] = x
 	return x
@@ -170,6 +266,22 @@ func (w *witness) granted(e *effect, x *seenClaim) {
 	l.last = e.token
 	l.holding = append(l.holding, x)
 	x.held[e.name] = e.token
+}
+
+// inherit puts whoever a hold is handed over to before all who wait. What waits for
+// several names is not chosen.
+func (w *witness) inherit(k claimKey, name string) {
+	to, handed := w.heirs[k]
+	if !handed {
+		return
+	}
+	delete(w.heirs, k)
+	x, l := w.seen[k], w.line(name)
+	require.True(w.t, x.mode == queue.Exclusive && len(x.names) == 1, "%v of %v was handed over", x.mode, x.names)
+	at := slices.IndexFunc(l.waiting, func(y *seenClaim) bool { return y.session == to && len(y.names) == 1 })
+	require.GreaterOrEqual(w.t, at, 0, "%q was handed over to %v, which does not wait", name, to)
+	heir := l.waiting[at]
+	l.waiting = slices.Insert(slices.Delete(l.waiting, at, at+1), 0, heir)
 }
 
 // gone takes a claim out of one line.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/quorumlock/quorumlock/fencing"
+	"github.com/quorumlock/quorumlock/internal/wire"
 	"github.com/quorumlock/quorumlock/sessions"
 )
 
@@ -214,7 +215,7 @@ func (n *Node) reconcile() {
 		}
 	}
 	n.agenda.keep(f.times, n.clk.Now())
-	n.calls.again(p.Batch, n.stream.say)
+	n.calls.settle(p.Batch, func(c wire.Command) cause { return f.outcome(n.self, c) })
 	for number := range n.stream.sent {
 		if number <= p.Batch {
 			n.stream.settle(number)

@@ -27,8 +27,8 @@ type identity struct {
 // A failing disk, a snapshot that cannot be read and a broken invariant of Raft
 // stop the process: the engine panics in a goroutine of its own, where nobody
 // can recover. That is by design, as with any log that cannot be trusted after
-// a failed fsync. OnFatal has the last word where the engine says why through
-// its logger; a failing write of its storage (pebble) is not among those.
+// a failed fsync. OnFatal has the last word, as the engine says why through its
+// logger.
 type replica struct {
 	id     uint64
 	logger *slog.Logger

@@ -5,6 +5,7 @@ package quorumlock
 import (
 	"bytes"
 	"context"
+	"crypto/md5"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,8 +24,12 @@ import (
 	"weak"
 
 	"github.com/lni/dragonboat/v4/logger"
+	"github.com/lni/dragonboat/v4/raftio"
+	"github.com/lni/dragonboat/v4/raftpb"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/quorumlock/quorumlock/internal/raftlog"
 )
 
 func init() {
@@ -144,13 +149,17 @@ func childFullDisk(args []string) error {
 }
 
 // A disk that fails stops the process: nothing is acknowledged that is not on
-// the disk.
+// the disk. OnFatal hears which file it was and why, and then nothing else happens.
 func TestReplicaFullDisk(t *testing.T) {
-	next, _ := childProcess(t, "full-disk", t.TempDir(), freeAddresses(t, 1)[0])
+	dir := t.TempDir()
+	next, _ := childProcess(t, "full-disk", dir, freeAddresses(t, 1)[0])
 	require.Equal(t, "full", next())
 	line := next()
-	t.Log(line)
-	require.NotContains(t, line, "went on")
+	require.Contains(t, line, "fatal: ")
+	require.Contains(t, line, dir)
+	require.Contains(t, line, "cannot be trusted any more")
+	require.Contains(t, line, syscall.EFBIG.Error())
+	require.Equal(t, "ended", next())
 }
 
 // A snapshot that cannot be read, or not be found where it was, is noticed
@@ -212,7 +221,7 @@ func childDamage(args []string) error {
 		if err != nil {
 			return err
 		}
-		for _, damaged := range [][]byte{nil, raw[:len(raw)/2], flip(raw), bytes.Repeat([]byte{0xa5}, 100)} {
+		for _, damaged := range [][]byte{nil, raw[:len(raw)/2], flip(raw, len(raw)/2), flip(raw, 60), bytes.Repeat([]byte{0xa5}, 100)} {
 			err := errors.Join(
 				os.RemoveAll(dir),
 				os.CopyFS(dir, os.DirFS(whole)),
@@ -238,7 +247,7 @@ func childDamage(args []string) error {
 }
 
 // Whatever is wrong with the engine's files, Open says so and lets go of all
-// that it had opened; but pebble leaves a goroutine behind, hence the process.
+// that it had opened.
 func TestReplicaDamagedEngine(t *testing.T) {
 	c := newReplicas(t, 1)
 	c.openAll()
@@ -252,18 +261,54 @@ func TestReplicaDamagedEngine(t *testing.T) {
 		require.NotContains(t, line, "fatal")
 		outcome[line]++
 	}
-	for _, file := range []string{"NODEHOST.ID", "dragonboat.ds", "CURRENT", "MANIFEST-000001"} {
-		require.Equal(t, 4, outcome["refused "+file], "%s of %v", file, outcome)
-	}
-	require.Equal(t, 4, outcome["opened OPTIONS-000003"]+outcome["refused OPTIONS-000003"], "the last file, of %v", outcome)
+	require.Equal(t, map[string]int{
+		"refused NODEHOST.ID":    5,
+		"refused dragonboat.ds":  5,
+		"refused 0000000001.log": 3,
+		"opened 0000000001.log":  2, // its second half was never used
+		"opened LOCK":            5,
+	}, outcome)
 }
 
-func flip(b []byte) []byte {
+func flip(b []byte, at int) []byte {
 	b = bytes.Clone(b)
 	if len(b) > 0 {
-		b[len(b)/2] ^= 0xff
+		b[min(at, len(b)-1)] ^= 0xff
 	}
 	return b
+}
+
+// A directory whose log was written by the engine's own store is refused.
+func TestReplicaLogOfAnotherStore(t *testing.T) {
+	c := newReplicas(t, 1)
+	c.openAll()
+	c.propose(1, "x")
+	c.close(1)
+	var flags []string
+	require.NoError(t, filepath.WalkDir(c.options[1].Dir, func(path string, _ fs.DirEntry, err error) error {
+		if filepath.Base(path) == "dragonboat.ds" {
+			flags = append(flags, path)
+		}
+		return err
+	}))
+	require.Len(t, flags, 1)
+	status, err := os.ReadFile(flags[0])
+	require.NoError(t, err)
+	var written raftpb.RaftDataStatus
+	require.NoError(t, written.Unmarshal(status[8:]))
+	require.Equal(t, raftlog.Name, written.LogdbType)
+	written.LogdbType, written.BinVer = "sharded-pebble", raftio.PlainLogDBBinVersion
+	other, err := written.Marshal()
+	require.NoError(t, err)
+	sum := md5.Sum(other)
+	require.NoError(t, os.WriteFile(flags[0], append(sum[8:], other...), 0o600))
+	_, err = c.tryOpen(1)
+	require.ErrorIs(t, err, ErrDirectory)
+	require.ErrorContains(t, err, "logdb type changed")
+	require.NoError(t, os.WriteFile(flags[0], status, 0o600))
+	c.open(1)
+	c.running[1].awaitLen(t, 1)
+	c.close(1)
 }
 
 func damageSnapshots(t *testing.T, dir string, damage func([]byte) []byte) (restore func()) {

@@ -13,6 +13,7 @@ import (
 	"github.com/lni/dragonboat/v4/statemachine"
 
 	"github.com/quorumlock/quorumlock/internal/peer"
+	"github.com/quorumlock/quorumlock/internal/raftlog"
 )
 
 const (
@@ -102,9 +103,6 @@ func (r *replica) connect(o Options, listener net.Listener, book *peer.Book) {
 }
 
 func (r *replica) startHost(o Options) error {
-	db := config.GetTinyMemLogDBConfig()
-	db.Shards = logShards
-	db.KVWriteBufferSize = 16 << 20
 	conf := config.NodeHostConfig{
 		DeploymentID:        deploymentID(o.Cluster),
 		NodeHostID:          hostID(o.Cluster, o.ReplicaID),
@@ -118,7 +116,8 @@ func (r *replica) startHost(o Options) error {
 			Engine: config.EngineConfig{
 				ExecShards: execShards, CommitShards: 1, ApplyShards: 1, SnapshotShards: 2, CloseShards: 1,
 			},
-			LogDB:               db,
+			LogDB:               config.LogDBConfig{Shards: logShards},
+			LogDBFactory:        raftlog.Factory{},
 			TransportFactory:    r.carrier,
 			NodeRegistryFactory: r.where,
 		},

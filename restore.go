@@ -108,6 +108,35 @@ func (f *lockFSM) adopt(l *queue.Line, numbers map[sessions.ID][]uint64) error {
 	return nil
 }
 
+// adopt takes over a line that a snapshot holds.
+func (t *table) adopt(l *queue.Line) {
+	s := spotOf(hashOf(l.Name), l.Name)
+	if c := l.Alone(); c != nil {
+		t.holdClaim(s, c)
+		return
+	}
+	t.addLine(s.page, l)
+	t.n++
+	for c := range l.Holders() {
+		t.adoptClaim(c)
+	}
+	for c := range l.Waiters() {
+		t.adoptClaim(c)
+		t.members[t.member(c.Session)].places++
+	}
+}
+
+// adoptClaim indexes a claim that a snapshot holds. Of several names, the first one
+// is kept.
+func (t *table) adoptClaim(c *queue.Claim) {
+	if c.Is(queue.Leaving) {
+		return
+	}
+	if first := t.members[t.member(c.Session)].claims[c.Seq]; first == nil || c.Line().Name < first.Line().Name {
+		t.index(c)
+	}
+}
+
 func (f *lockFSM) checkClaim(c *queue.Claim) error {
 	switch p := f.roll.Process(c.Session.Replica, c.Session.Epoch); {
 	case c.Token > f.token:

@@ -106,6 +106,37 @@ func TestLeaveFromAnyPlace(t *testing.T) {
 	}
 }
 
+// Whoever is preferred goes before all others, from any place; they keep theirs.
+func TestPreferFromAnyPlace(t *testing.T) {
+	for n := 1; n <= 4; n++ {
+		for chosen := range n {
+			var l Line
+			holder := newClaim(0)
+			l.Hold(holder, 1)
+			want := []uint64{uint64(chosen + 1)}
+			var heir *Claim
+			for i := range n {
+				c := newClaim(uint64(i + 1))
+				l.Wait(c)
+				if i == chosen {
+					heir = c
+				} else {
+					want = append(want, c.Seq)
+				}
+			}
+			l.Prefer(heir)
+			require.Equal(t, want, seqs(l.Waiters()))
+			require.Equal(t, n, l.Waiting())
+			require.Nil(t, l.Next(), "the lock is held yet")
+			require.Zero(t, heir.Ahead())
+			l.Wait(newClaim(99)) // the ends of the list are still right
+			require.Equal(t, append(want, 99), seqs(l.Waiters()))
+			holder.Leave()
+			require.Same(t, heir, l.Next())
+		}
+	}
+}
+
 func TestClaimMayLeaveWhileItIsLookedAt(t *testing.T) {
 	var l Line
 	l.Hold(newClaim(0), 1)

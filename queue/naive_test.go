@@ -145,6 +145,25 @@ func (p *pair) arrive() {
 	p.naive.visitors = append(p.naive.visitors, v)
 }
 
+// prefer puts somebody who waits in one line before all others who wait there.
+func (p *pair) prefer(i int) {
+	there := p.naive.on(i)
+	first := slices.IndexFunc(there, func(v *visitor) bool { return !v.holds })
+	if first < 0 {
+		return
+	}
+	v := there[first+p.rnd.IntN(len(there)-first)]
+	if len(v.lines) > 1 {
+		return
+	}
+	if v != there[first] {
+		p.met["preferred"]++
+		p.naive.visitors = slices.DeleteFunc(p.naive.visitors, func(o *visitor) bool { return o == v })
+		p.naive.visitors = slices.Insert(p.naive.visitors, slices.Index(p.naive.visitors, there[first]), v)
+	}
+	p.lines[i].Prefer(v.parts[0])
+}
+
 func (p *pair) setLimit(i int, permits uint32) {
 	p.lines[i].SetLimit(permits)
 	p.naive.limits[i] = permits
@@ -287,6 +306,8 @@ func (p *pair) step() {
 		p.lines[i].Bar(Bar{ID: p.bar})
 		p.naive.bars[i] = append(p.naive.bars[i], p.bar)
 		p.met["bar"]++
+	case k == 19 && p.rnd.IntN(2) == 0:
+		p.prefer(i)
 	case len(p.naive.bars[i]) > 0:
 		which := p.rnd.IntN(len(p.naive.bars[i]))
 		p.lines[i].Lift(p.naive.bars[i][which])
@@ -307,7 +328,7 @@ func TestLinesAgainstNaive(t *testing.T) {
 			p.same()
 		}
 	}
-	for _, what := range []string{"several", "limit", "downgrade", "bar", "beside in mode shared", "beside in mode counted"} {
+	for _, what := range []string{"several", "limit", "downgrade", "bar", "preferred", "beside in mode shared", "beside in mode counted"} {
 		require.Positive(t, p.met[what], what)
 	}
 

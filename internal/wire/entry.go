@@ -203,8 +203,8 @@ func (w writer) command(c *Command) {
 
 // DecodeEntry decodes b into e, whose Commands are reused. It returns an error
 // matching ErrVersion or ErrMalformed, and never panics. The answer depends on b
-// alone, so every replica of one version gives the same. Names and owners are views
-// of b and not copies: they are good for as long as b is.
+// alone, so every replica of one version gives the same. All texts are views of b
+// and not copies: they are good for as long as b is.
 func DecodeEntry(b []byte, e *Entry) error {
 	commands := e.Commands[:0]
 	*e = Entry{Commands: commands}

@@ -61,7 +61,7 @@ func entryV2() *Entry {
 		Commands: []Command{
 			{Op: Take, Session: 11, Hold: 51, Mode: 3, Wait: true, Limit: 100_001, More: &More{
 				Names: []string{"Größe/€", "account/17", "account/4"}, MaxWaits: 2_001, Permits: 5, Of: 64_001,
-				MaxHold: 60_001, MinHold: 5_001, Delay: 15_001}},
+				MaxHold: 60_001, MinHold: 5_001, Delay: 15_001, Value: "leader at 10.0.0.11:7000"}},
 			{Op: Start, Session: 12, Hold: 52, Lock: 4_000_000_012, More: &More{}},
 			{Op: Downgrade, Session: 13, Hold: 53, Lock: 4_000_000_013, More: &More{Call: 61}},
 			{Op: Resize, Name: "pool/14", More: &More{Of: 24, Call: 62}},
@@ -69,6 +69,10 @@ func entryV2() *Entry {
 			{Op: Evict, More: &More{Who: sessions.ID{Replica: 6, Epoch: 300, Seq: 76}, Call: 64, By: "berta", Reason: "its host burns"}},
 			{Op: Ask, Name: "nightly/17", More: &More{Call: 65, By: "carla", Reason: "urgent"}},
 			{Op: Due, Hold: 58, More: &More{Who: sessions.ID{Replica: 8, Epoch: 400, Seq: 78}, What: 2}},
+			{Op: Publish, Session: 21, Hold: 59, Lock: 4_000_000_016, More: &More{Call: 66, Value: "größer als €"}},
+			{Op: HandOver, Session: 22, Hold: 60, Lock: 4_000_000_017, More: &More{Call: 67, Who: sessions.ID{Replica: 9, Epoch: 500, Seq: 79}}},
+			{Op: Claim, Name: "backup/18", More: &More{Tick: -1_767_225_600, Call: 68}},
+			{Op: Forget, Name: "rotate/19", More: &More{Call: 69}},
 		}}
 }
 
@@ -167,7 +171,7 @@ func TestGoldenFieldsDiffer(t *testing.T) {
 		c.Op = 0
 		walk(c.Name, reflect.ValueOf(c))
 	}
-	require.Greater(t, len(met), 40)
+	require.Greater(t, len(met), 60)
 }
 
 // fieldsOf tells which fields each operation has. The others are not written.
@@ -179,7 +183,7 @@ var fieldsOf = map[Op]string{
 	Release:   "Session Hold Lock",
 	Cancel:    "Session Hold Lock",
 	Expire:    "Replica Epoch Renewal TTL",
-	Take:      "Session Hold Names Mode Wait Limit MaxWaits Permits Of MaxHold MinHold Delay",
+	Take:      "Session Hold Names Mode Wait Limit MaxWaits Permits Of MaxHold MinHold Delay Value",
 	Start:     "Session Hold Lock",
 	Downgrade: "Session Hold Lock Call",
 	Resize:    "Name Of Call",
@@ -187,6 +191,10 @@ var fieldsOf = map[Op]string{
 	Evict:     "Who Call By Reason",
 	Ask:       "Name Call By Reason",
 	Due:       "Who Hold What",
+	Publish:   "Session Hold Lock Call Value",
+	HandOver:  "Session Hold Lock Call Who",
+	Claim:     "Name Tick Call",
+	Forget:    "Name Call",
 }
 
 // A command with every field filled comes back with those that its operation has,
@@ -196,7 +204,8 @@ func TestFieldsOfEachOp(t *testing.T) {
 		Limit: 1_000_004, TTL: 1_000_005, Owner: "owner", Replica: 1_000_006, Epoch: 1_000_007, Renewal: 1_000_008}
 	more := More{Names: []string{"a", "b"}, Permits: 1_000_009, Of: 1_000_010, MaxWaits: 1_000_011,
 		MaxHold: 1_000_012, MinHold: 1_000_013, Delay: 1_000_014, Call: 1_000_015, Token: 1_000_016,
-		Who: sessions.ID{Replica: 1_000_017, Epoch: 1_000_018, Seq: 1_000_019}, What: 202, By: "by", Reason: "reason"}
+		Who: sessions.ID{Replica: 1_000_017, Epoch: 1_000_018, Seq: 1_000_019}, What: 202, By: "by", Reason: "reason",
+		Value: "value", Tick: -1_000_020}
 	// pick copies the fields of these names.
 	pick := func(to, from reflect.Value, names []string) (n int) {
 		for i := range to.NumField() {
@@ -294,19 +303,26 @@ func TestEntryAtItsLimits(t *testing.T) {
 		names[i] = fmt.Sprintf("%02d%s", i, strings.Repeat("n", MaxName-2))
 	}
 	by, reason := strings.Repeat("b", MaxOwner), strings.Repeat("€", MaxReason/3)+"!"
-	for range MaxCommands - 8 {
+	value := strings.Repeat("€", MaxValue/3) + "!"
+	require.Len(t, value, MaxValue)
+	for range MaxCommands - 13 {
 		e.Commands = append(e.Commands, Command{Op: Release, Session: math.MaxUint64, Hold: math.MaxUint64})
 	}
 	e.Commands = append(e.Commands,
 		Command{Op: Open, TTL: math.MaxUint64, Owner: strings.Repeat("o", MaxOwner)},
 		Command{Op: Acquire, Name: strings.Repeat("€", MaxName/3), Mode: math.MaxUint8, Limit: math.MaxUint64},
 		Command{Op: Take, Session: most, Hold: most, Mode: math.MaxUint8, Limit: most, More: &More{Names: names,
-			MaxWaits: most, Permits: most, Of: most, MaxHold: most, MinHold: most, Delay: most}},
+			MaxWaits: most, Permits: most, Of: most, MaxHold: most, MinHold: most, Delay: most, Value: value}},
 		Command{Op: Downgrade, Session: most, Hold: most, Lock: math.MaxUint32, More: &More{Call: most}},
 		Command{Op: Resize, Name: names[0], More: &More{Of: most, Call: most}},
 		Command{Op: Revoke, Name: names[1], More: &More{Token: most, Call: most, By: by, Reason: reason}},
 		Command{Op: Evict, More: &More{Who: sessions.ID{Replica: most, Epoch: most, Seq: most}, By: by, Reason: reason}},
-		Command{Op: Due, Hold: most, More: &More{Who: sessions.ID{Replica: most, Epoch: most, Seq: most}, What: math.MaxUint8}})
+		Command{Op: Due, Hold: most, More: &More{Who: sessions.ID{Replica: most, Epoch: most, Seq: most}, What: math.MaxUint8}},
+		Command{Op: Publish, Session: most, Hold: most, Lock: math.MaxUint32, More: &More{Call: most, Value: value}},
+		Command{Op: HandOver, Session: most, Hold: most, Lock: math.MaxUint32, More: &More{Call: most, Who: sessions.ID{Replica: most, Epoch: most, Seq: most}}},
+		Command{Op: Claim, Name: names[2], More: &More{Tick: math.MinInt64, Call: most}},
+		Command{Op: Claim, Name: names[3], More: &More{Tick: math.MaxInt64}},
+		Command{Op: Forget, Name: names[4], More: &More{Call: most}})
 	require.Len(t, e.Commands, MaxCommands)
 	require.Equal(t, e, decoded(t, AppendEntry(nil, e)))
 
@@ -388,8 +404,8 @@ func TestMalformedEntries(t *testing.T) {
 		"a name of two is empty":  take("", "a"),
 		"a name is too long":      take("a", strings.Repeat("n", MaxName+1)),
 		"a name is not UTF-8":     take("a", "b\xff"),
-		"names are a text":        fields(13, Take, func(w writer) { w.uint(1); w.uint(1); w.string("n") }),
-		"take of too few fields":  fields(12, Take, func(w writer) { w.uint(1); w.uint(1); w.array(1); w.string("n") }),
+		"names are a text":        fields(14, Take, func(w writer) { w.uint(1); w.uint(1); w.string("n") }),
+		"take of too few fields":  fields(13, Take, func(w writer) { w.uint(1); w.uint(1); w.array(1); w.string("n") }),
 		"start of a huge hash":    fields(4, Start, func(w writer) { w.uint(1); w.uint(1); w.uint(math.MaxUint32 + 1) }),
 		"downgrade without call":  fields(4, Downgrade, func(w writer) { w.uint(1); w.uint(1); w.uint(1) }),
 		"resize of nothing":       with(Command{Op: Resize, More: &More{Of: 1}}),
@@ -419,6 +435,99 @@ func TestMalformedEntries(t *testing.T) {
 		require.NotErrorIs(t, err, ErrVersion, what)
 	}
 }
+
+// What stands in these entries is right but for one thing, and that is what they are
+// refused for.
+func TestMalformedValuesAndJobs(t *testing.T) {
+	raw := func(n int, op Op, f func(writer)) []byte {
+		return encode([]byte{EntryVersion}, func(w writer) {
+			w.array(entryArity)
+			for range 5 {
+				w.uint(1)
+			}
+			w.array(1)
+			w.array(n)
+			w.uint(uint64(op))
+			f(w)
+		})
+	}
+	take := func(n int, value func(writer)) []byte {
+		return raw(n, Take, func(w writer) {
+			w.uint(1)
+			w.uint(1)
+			w.array(1)
+			w.string("n")
+			w.uint(1)
+			w.bool(true)
+			for range 7 {
+				w.uint(1)
+			}
+			value(w)
+		})
+	}
+	numbers := func(n int, value func(writer)) func(writer) {
+		return func(w writer) {
+			for range n {
+				w.uint(1)
+			}
+			value(w)
+		}
+	}
+	publish := func(n int, value func(writer)) []byte { return raw(n, Publish, numbers(4, value)) }
+	named := func(n int, op Op, name string, rest int) []byte {
+		return raw(n, op, func(w writer) { w.string(name); numbers(rest, nothing)(w) })
+	}
+	is := func(s string) func(writer) { return func(w writer) { w.string(s) } }
+	long, longName := strings.Repeat("v", MaxValue+1), strings.Repeat("n", MaxName+1)
+	wide := strings.Repeat("€", MaxValue/3+1) // fewer runes than MaxValue, and more bytes
+
+	for _, b := range [][]byte{
+		take(14, is("")), take(14, is(long[1:])), publish(6, is("")), publish(6, is(long[1:])),
+		raw(8, HandOver, numbers(7, nothing)), named(4, Claim, longName[1:], 2), named(3, Forget, longName[1:], 1),
+	} {
+		require.NoError(t, DecodeEntry(b, new(Entry)))
+	}
+	for what, c := range map[string]struct {
+		why string
+		b   []byte
+	}{
+		"take without value":       {"take with 13 fields", take(13, nothing)},
+		"take of too many fields":  {"take with 15 fields", take(15, numbers(1, is("")))},
+		"take value missing":       {"value: EOF", take(14, nothing)},
+		"take value too long":      {"value: length 1025", take(14, is(long))},
+		"take value too wide":      {"value: length 1026", take(14, is(wide))},
+		"take value not UTF-8":     {"value is not UTF-8", take(14, is("v\xff"))},
+		"take value is a number":   {"value: ", take(14, numbers(1, nothing))},
+		"take value is nil":        {"value: length -1", append(take(14, nothing), 0xc0)},
+		"publish without value":    {"publish with 5 fields", publish(5, nothing)},
+		"publish value missing":    {"value: EOF", raw(6, Publish, func(w writer) { w.uint(1 << 20); numbers(3, nothing)(w) })},
+		"publish value too long":   {"value: length 1025", publish(6, is(long))},
+		"publish value too wide":   {"value: length 1026", publish(6, is(wide))},
+		"publish value not UTF-8":  {"value is not UTF-8", publish(6, is("\xe2\x82"))},
+		"publish value is nil":     {"value: length -1", append(publish(6, nothing), 0xc0)},
+		"publish of a huge hash":   {"number 4294967296", raw(6, Publish, func(w writer) { w.uint(1); w.uint(1); w.uint(1 << 32); w.uint(1); w.string("") })},
+		"hand over to nobody":      {"hand over with 5 fields", raw(5, HandOver, numbers(4, nothing))},
+		"hand over to a process":   {"hand over with 7 fields", raw(7, HandOver, numbers(6, nothing))},
+		"hand over of a huge hash": {"number 4294967296", raw(8, HandOver, func(w writer) { w.uint(1); w.uint(1); w.uint(1 << 32); numbers(4, nothing)(w) })},
+		"claim of nothing":         {"empty name", named(4, Claim, "", 2)},
+		"claim over-long name":     {"name: length 513", named(4, Claim, longName, 2)},
+		"claim name not UTF-8":     {"name is not UTF-8", named(4, Claim, "\xff", 2)},
+		"claim without call":       {"claim with 3 fields", named(3, Claim, "n", 1)},
+		"claim of too much":        {"claim with 5 fields", named(5, Claim, "n", 3)},
+		"claim of a text":          {"number: ", raw(4, Claim, func(w writer) { w.string("n"); w.string("1"); w.uint(1) })},
+		"forget of nothing":        {"empty name", named(3, Forget, "", 1)},
+		"forget over-long name":    {"name: length 513", named(3, Forget, longName, 1)},
+		"forget name not UTF-8":    {"name is not UTF-8", named(3, Forget, "\xff", 1)},
+		"forget without call":      {"forget with 2 fields", named(2, Forget, "n", 0)},
+		"forget a tick":            {"forget with 4 fields", named(4, Forget, "n", 2)},
+	} {
+		err := DecodeEntry(c.b, new(Entry))
+		require.ErrorIs(t, err, ErrMalformed, what)
+		require.ErrorContains(t, err, c.why, what)
+	}
+}
+
+func nothing(writer) {}
 
 func TestEntryCutAnywhere(t *testing.T) {
 	for _, e := range entries() {
@@ -483,6 +592,11 @@ func TestHostileLengthsMakeNothing(t *testing.T) {
 		append(one(Revoke, 0xa1, 'n', 1, 1, 0xa0), text...),
 		append(one(Evict, 1, 1, 1, 1), text...),
 		append(one(Ask, 0xa1, 'n', 1, 0xa0), text...),
+		append(one(Take, 1, 1, 0x91, 0xa1, 'n', 1, 0xc3, 1, 1, 1, 1, 1, 1, 1), text...),
+		append(one(Publish, 1, 1, 1, 1), text...),
+		append(one(Publish, 1, 1, 1, 1), 0xda, MaxValue>>8, 0), // as long as it may be, and nothing is there
+		append(one(Claim), text...),
+		append(one(Forget), text...),
 	} {
 		require.ErrorIs(t, DecodeEntry(b, &e), ErrMalformed)
 		require.Less(t, bytesMade(func() { _ = DecodeEntry(b, &e) }), uint64(8<<10))
@@ -556,6 +670,7 @@ func randomMore(rnd *rand.Rand, c *Command, number func() uint64, text func(leas
 		m.Names = slices.Compact(m.Names)
 		m.MaxWaits, m.Permits, m.Of = number(), number(), number()
 		m.MaxHold, m.MinHold, m.Delay = number(), number(), number()
+		m.Value = text(0, rnd.IntN(2)*MaxValue)
 	case Start:
 		c.Session, c.Hold, c.Lock = number(), number(), rnd.Uint32()
 	case Downgrade:
@@ -574,6 +689,16 @@ func randomMore(rnd *rand.Rand, c *Command, number func() uint64, text func(leas
 		because()
 	case Due:
 		m.Who, c.Hold, m.What = who(), number(), uint8(rnd.IntN(256))
+	case Publish:
+		c.Session, c.Hold, c.Lock = number(), number(), rnd.Uint32()
+		m.Call, m.Value = number(), text(0, rnd.IntN(2)*MaxValue)
+	case HandOver:
+		c.Session, c.Hold, c.Lock = number(), number(), rnd.Uint32()
+		m.Call, m.Who = number(), who()
+	case Claim:
+		c.Name, m.Tick, m.Call = text(1, MaxName), int64(number())*int64(1-2*rnd.IntN(2)), number()
+	case Forget:
+		c.Name, m.Call = text(1, MaxName), number()
 	}
 }
 
@@ -610,6 +735,9 @@ func FuzzDecodeEntry(f *testing.F) {
 		f.Add(b)
 	}
 	f.Add(AppendEntry(nil, &Entry{Replica: 1, Epoch: 1, Renewal: 1}))
+	for _, c := range entryV2().Commands { // each alone, that it is near to change
+		f.Add(AppendEntry(nil, &Entry{Replica: 1, Epoch: 1, Commands: []Command{c}}))
+	}
 	f.Add([]byte{EntryVersion, 0x96, 1, 1, 1, 1, 1, 0xdd, 0xff, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var e, again, third Entry
@@ -628,6 +756,8 @@ func FuzzDecodeEntry(f *testing.F) {
 				t.Fatalf("%s in an entry of version %d: %+v", c.Op, b[0], c)
 			case c.Op == Take && (len(c.More.Names) == 0 || len(c.More.Names) > MaxNames || cap(c.More.Names) > 2*len(b)+16):
 				t.Fatalf("%d names, and room for %d", len(c.More.Names), cap(c.More.Names))
+			case isNew && !ValidText(c.More.Value, MaxValue), c.Op == Claim && c.Name == "", c.Op == Forget && c.Name == "":
+				t.Fatalf("%s is not within its limits: %+v %+v", c.Op, c, c.More)
 			}
 		}
 		encoded := AppendEntry(nil, &e)

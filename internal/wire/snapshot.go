@@ -323,6 +323,9 @@ func (r *reader) jobs() (jobs []Job) {
 		if r.err == nil && i > 0 && j.Name <= jobs[i-1].Name {
 			r.fail("job %q out of order", j.Name)
 		}
+		if r.err == nil && (j.By.Replica == 0 || j.By.Epoch == 0 || j.By.Seq != 0) {
+			r.fail("job %q by %s, which is no process", j.Name, j.By)
+		}
 		jobs = append(jobs, j)
 	}
 	return jobs

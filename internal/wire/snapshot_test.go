@@ -49,7 +49,8 @@ func stateV1() (Head, []*queue.Line) {
 
 // aState is a small state with everything in it that a snapshot can hold: that of
 // version 1, and each mode, time and state, permits with gaps between them and more
-// of them than there are, a lock that is barred, and acquisitions of several names.
+// of them than there are, a lock that is barred, acquisitions of several names, values,
+// and jobs.
 func aState() (Head, []*queue.Line) {
 	h, lines := stateV1()
 	h.Roll.Number(sessions.ID{Replica: 2, Epoch: 70_000, Seq: 1}, 90)
@@ -135,6 +136,33 @@ func aState() (Head, []*queue.Line) {
 	join(queue.Terms{MinHold: 5_006 * ms, Delay: 15_006 * ms}, queue.Matured, 412, x, z)
 	join(queue.Terms{}, 0, 0, w, x, y)
 	join(queue.Terms{MaxHold: 60_007 * ms}, 0, 0, y, z)
+
+	valued := func(c *queue.Claim, value string) *queue.Claim {
+		c.Value = value
+		return c
+	}
+	l = line("valued") // and plain but for that
+	l.Hold(valued(claim(queue.Exclusive, 0), "leader at 10.0.0.11:7000"), 414)
+	l.Wait(valued(claim(queue.Exclusive, 0), "größer als €"))
+	l.Wait(claim(queue.Exclusive, 0))
+	l = line("valued and counted")
+	l.SetLimit(28)
+	l.Hold(valued(claim(queue.Counted, 4), "slots 0 to 3"), 415)
+	l = line("valued and leaving")
+	l.Hold(valued(timed(claim(queue.Shared, 0), queue.Terms{MinHold: 5_008 * ms}, queue.Leaving), "not for long"), 416)
+	v, u := line("v"), line("u")
+	join(queue.Terms{}, 0, 417, u, v)
+	for _, l := range []*queue.Line{u, v} {
+		for c := range l.Holders() {
+			valued(c, "of both")
+		}
+	}
+
+	h.Jobs = []Job{ // one of them claimed by a process that is not known any more
+		{Name: "Großputz/€", Tick: -1_767_225_601, By: sessions.ID{Replica: 2, Epoch: 70_000}, Call: 501, At: 1_767_225_800_100},
+		{Name: "backup", Tick: 1_767_225_602, By: sessions.ID{Replica: 5, Epoch: 1}, Call: 502, At: -1_767_225_800_200},
+		{Name: "backup/2", Tick: math.MaxInt64, By: sessions.ID{Replica: 6, Epoch: 300}, Call: 70_003, At: 1_767_225_800_300},
+	}
 	return h, lines
 }
 
@@ -181,6 +209,9 @@ func tell(h Head, lines []*queue.Line) string {
 			fmt.Fprintf(&b, "  session %v ttl %v owner %q at %d\n", s.ID, s.TTL, s.Owner, s.OpenedAt)
 		}
 	}
+	for _, j := range h.Jobs {
+		fmt.Fprintf(&b, "job %q tick %d by %v call %d at %d\n", j.Name, j.Tick, j.By, j.Call, j.At)
+	}
 	for _, l := range lines {
 		fmt.Fprintf(&b, "line %q", l.Name)
 		if l.Limit() > 0 {
@@ -213,6 +244,9 @@ func tellClaim(b *strings.Builder, how string, l *queue.Line, c *queue.Claim) {
 	}
 	if c.State != 0 {
 		fmt.Fprintf(b, " state %03b", c.State)
+	}
+	if c.Value != "" {
+		fmt.Fprintf(b, " value %q", c.Value)
 	}
 	if c.Joint() {
 		b.WriteString(" with")
@@ -278,9 +312,28 @@ line "Größe/€"
   waits 2.70000.2/44 exclusive token 0 at 1767225600400
   waits 2.70000.2/43 exclusive token 0 at 1767225600500
 `, tell(gotHead, gotLines))
+	require.Empty(t, gotHead.Jobs)
 	again := written(t, gotHead, gotLines)
 	require.EqualValues(t, SnapshotVersion, again[0])
-	require.Equal(t, b[1:], again[1:], "what is plain is written as it was")
+	was, is := blocksOf(t, b), blocksOf(t, again)
+	require.Len(t, was, 1+len(lines)) // the head, and each line
+	require.Equal(t, was[1:], is[1:], "a line that is plain is written as it was")
+	// The head has one more field: no jobs.
+	require.EqualValues(t, 0x93, was[0][0])
+	require.Equal(t, slices.Concat([]byte{0x94}, was[0][1:], []byte{0x90}), is[0])
+}
+
+// blocksOf returns what is in a snapshot's blocks.
+func blocksOf(t *testing.T, b []byte) (blocks [][]byte) {
+	r := blockReader{r: bytes.NewReader(b[1:])}
+	for {
+		p, err := r.next()
+		if err == io.EOF {
+			return blocks
+		}
+		require.NoError(t, err)
+		blocks = append(blocks, bytes.Clone(p))
+	}
 }
 
 func TestEmptySnapshot(t *testing.T) {
@@ -476,13 +529,14 @@ type rawClaim struct {
 	slots                        []uint64
 	maxHold, minHold, delay      uint64
 	state, parts                 uint64
+	value                        string
 }
 
 func (c rawClaim) write(w writer) {
 	if c.short {
 		w.array(7)
 	} else {
-		w.array(14)
+		w.array(15)
 	}
 	for _, v := range []uint64{c.replica, c.epoch, c.session, c.seq, c.mode, c.token} {
 		w.uint(v)
@@ -499,6 +553,7 @@ func (c rawClaim) write(w writer) {
 	for _, v := range []uint64{c.maxHold, c.minHold, c.delay, c.state, c.parts} {
 		w.uint(v)
 	}
+	w.string(c.value)
 }
 
 // A rawLine is written as it is, whatever it says.
@@ -536,11 +591,67 @@ func (l rawLine) write(w writer) {
 
 // rawLines is the body of a snapshot of these lines. The last token is 1,000.
 func rawLines(lines ...rawLine) []byte {
-	return encode(AppendHead(nil, Head{Token: 1_000, Roll: new(sessions.Roll), Lines: len(lines)}), func(w writer) {
+	return behind(AppendHead(nil, Head{Token: 1_000, Roll: new(sessions.Roll), Lines: len(lines)}), lines...)
+}
+
+// behind appends lines to a head.
+func behind(head []byte, lines ...rawLine) []byte {
+	return encode(head, func(w writer) {
 		for _, l := range lines {
 			l.write(w)
 		}
 	})
+}
+
+// headV1 is the head of a snapshot of version 1 that rawLines would write.
+func headV1(lines int) []byte {
+	return encode(nil, func(w writer) { w.array(3); w.uint(1_000); w.array(0); w.uint(uint64(lines)) })
+}
+
+// A rawJob is written as it is, whatever it says.
+type rawJob struct {
+	fields                        int // 0 for as many as there are
+	name                          string
+	tick                          int64
+	replica, epoch, session, call uint64
+	at                            int64
+}
+
+// rawJobs is the body of a snapshot of these jobs and no lines.
+func rawJobs(jobs ...rawJob) []byte {
+	return encode(nil, func(w writer) {
+		w.array(4)
+		w.uint(1_000)
+		w.array(0)
+		w.uint(0)
+		w.array(len(jobs))
+		for _, j := range jobs {
+			if j.fields == 0 {
+				j.fields = 7
+			}
+			w.array(j.fields)
+			w.string(j.name)
+			w.int(j.tick)
+			for _, v := range []uint64{j.replica, j.epoch, j.session, j.call} {
+				w.uint(v)
+			}
+			w.int(j.at)
+			for range j.fields - 7 {
+				w.uint(1)
+			}
+		}
+	})
+}
+
+// job is one that is right.
+func job(name string) rawJob {
+	return rawJob{name: name, tick: 3, replica: 2, epoch: 7, call: 4, at: 5}
+}
+
+// with returns a copy of j that f has changed.
+func (j rawJob) with(f func(*rawJob)) rawJob {
+	f(&j)
+	return j
 }
 
 // holder is a claim of so many permits, with slots from 0 on. In another mode it is
@@ -574,7 +685,15 @@ func TestHonestLines(t *testing.T) {
 	for i := range many {
 		many[i] = rawLine{name: fmt.Sprintf("%02d", i), waiters: []rawClaim{waiter(1, x, 0).with(func(c *rawClaim) { c.parts = MaxNames })}}
 	}
+	value := func(value string) func(*rawClaim) { return func(c *rawClaim) { c.value = value } }
 	for what, lines := range map[string][]rawLine{
+		"plain but for their values": {{name: "n", holders: []rawClaim{holder(1, x, 0).with(value("h"))},
+			waiters: []rawClaim{waiter(2, x, 0).with(value("w")), waiter(3, x, 0)}}},
+		"longest values": {{name: "n", holders: []rawClaim{holder(1, x, 0).with(value(strings.Repeat("v", MaxValue)))},
+			waiters: []rawClaim{waiter(2, x, 0).with(value(strings.Repeat("€", MaxValue/3)))}}},
+		"shared with values":           {{name: "n", holders: []rawClaim{holder(1, s, 0).with(value("h"))}, waiters: []rawClaim{waiter(2, s, 0).with(value("w"))}}},
+		"counted with values":          {{name: "n", long: true, limit: 3, holders: []rawClaim{holder(1, n, 2).with(value("h"))}, waiters: []rawClaim{waiter(2, n, 3).with(value("w"))}}},
+		"valued, on two names":         {{name: "b", waiters: []rawClaim{waiter(1, x, 0).with(func(c *rawClaim) { c.parts, c.value = 2, "v" })}}, {name: "a", waiters: []rawClaim{waiter(1, x, 0).with(func(c *rawClaim) { c.parts, c.value = 2, "v" })}}},
 		"plain":                        {{name: "n", holders: []rawClaim{holder(1, x, 0)}, waiters: []rawClaim{waiter(2, x, 0)}}},
 		"waiters for what is not held": {{name: "n", waiters: []rawClaim{waiter(1, x, 0)}}}, // its other name may be; not for us to tell
 		"downgraded":                   {{name: "n", holders: []rawClaim{holder(1, s, 0)}}},
@@ -653,6 +772,7 @@ func TestMalformedLines(t *testing.T) {
 	part := func(seq, parts uint64) rawClaim { return waiter(seq, x, 0).with(func(c *rawClaim) { c.parts = parts }) }
 	holds := func(c *rawClaim) { c.token = 1 }
 	waitFor := func(name string, claims ...rawClaim) rawLine { return rawLine{name: name, waiters: claims} }
+	value := func(value string) func(*rawClaim) { return func(c *rawClaim) { c.value = value } }
 	const hold, wait, mode, over = "cannot hold it", "waits for it and has it", "in another mode", "a time of"
 
 	for what, c := range map[string]struct {
@@ -695,6 +815,10 @@ func TestMalformedLines(t *testing.T) {
 		"mode that wraps":            {"number", plain(list{holder(1, x, 0).with(func(c *rawClaim) { c.mode = 257 })}, nil)},
 		"shared in few fields":       {"mode 2 with 7 fields", plain(list{holder(1, s, 0).with(func(c *rawClaim) { c.short = true })}, nil)},
 		"counted in few fields":      {"mode 3 with 7 fields", limited(5, list{holder(1, n, 1).with(func(c *rawClaim) { c.short = true })}, nil)},
+		"value too long":             {"value: length 1025", plain(list{holder(1, x, 0).with(value(strings.Repeat("v", MaxValue+1)))}, nil)},
+		"value too wide":             {"value: length 1026", plain(nil, list{waiter(1, x, 0).with(value(strings.Repeat("€", MaxValue/3+1)))})},
+		"value not UTF-8":            {"value is not UTF-8", plain(list{holder(1, s, 0).with(value("v\xff"))}, nil)},
+		"plain waiter, many fields":  {"plain claim", plain(nil, list{waiter(1, x, 0).with(value(""))})},
 		"plain in many fields":       {"plain claim", plain(list{holder(1, x, 0).with(func(*rawClaim) {})}, nil)},
 		"plain line in many fields":  {"plain line", limited(0, list{holder(1, x, 0)}, nil)},
 		"longest hold too long":      {over, plain(list{holder(1, x, 0).with(timed(maxTerm+1, 0, 0, 0))}, nil)},
@@ -730,7 +854,11 @@ func TestMalformedLines(t *testing.T) {
 		"a part shares":       {"differ", []rawLine{waitFor("a", part(1, 2)), waitFor("b", part(1, 2).with(func(c *rawClaim) { c.mode = 2 }))}},
 		"parts of other times": {"differ", []rawLine{waitFor("a", part(1, 2).with(timed(1, 2, 3, 0))),
 			waitFor("b", part(1, 2).with(timed(1, 2, 4, 0)))}},
-		"a part without times": {"differ", []rawLine{waitFor("a", part(1, 2).with(timed(1, 0, 0, 0))), waitFor("b", part(1, 2))}},
+		"a part without times":  {"differ", []rawLine{waitFor("a", part(1, 2).with(timed(1, 0, 0, 0))), waitFor("b", part(1, 2))}},
+		"parts of other values": {"differ", []rawLine{waitFor("a", part(1, 2).with(value("v"))), waitFor("b", part(1, 2).with(value("w")))}},
+		"a part without value":  {"differ", []rawLine{waitFor("a", part(1, 2).with(value("v"))), waitFor("b", part(1, 2))}},
+		"third is of no value": {"differ", []rawLine{waitFor("a", part(1, 3).with(value("v"))), waitFor("b", part(1, 3).with(value("v"))),
+			waitFor("c", part(1, 3))}},
 		"parts in other states": {"differ", []rawLine{
 			{name: "a", holders: list{part(1, 2).with(timed(1, 2, 3, queue.Started)).with(holds)}},
 			{name: "b", holders: list{part(1, 2).with(timed(1, 2, 3, queue.Matured)).with(holds)}}}},
@@ -743,22 +871,114 @@ func TestMalformedLines(t *testing.T) {
 
 // Version 1 knows the short forms and nothing else.
 func TestSnapshotOfVersion1HasNothingNew(t *testing.T) {
-	for why, l := range map[string]rawLine{
-		"":                     {name: "n", holders: []rawClaim{holder(1, queue.Exclusive, 0)}},
-		"claim with 14 fields": {name: "n", holders: []rawClaim{holder(1, queue.Shared, 0)}},
-		"line with 5 fields":   {name: "n", long: true, bars: [][2]uint64{{1, 1}}},
+	good := rawLine{name: "n", holders: []rawClaim{holder(1, queue.Exclusive, 0)}}
+	claimed := func(c rawClaim) rawLine { return rawLine{name: "n", holders: []rawClaim{c}} }
+	valued := holder(1, queue.Exclusive, 0).with(func(c *rawClaim) { c.value = "v" })
+	for _, c := range []struct {
+		why  string
+		head []byte // of version 1; nil for one of version 2
+		line rawLine
+	}{
+		{"", headV1(1), good},
+		{"claim with 15 fields", headV1(1), claimed(holder(1, queue.Shared, 0))},
+		{"claim with 15 fields", headV1(1), claimed(valued)},
+		{"line with 5 fields", headV1(1), rawLine{name: "n", long: true, bars: [][2]uint64{{1, 1}}}},
+		{"snapshot head: length 4", nil, good},
 	} {
-		b := sealed(rawLines(l))
+		b := sealed(rawLines(c.line))
 		_, _, err := readAll(bytes.NewReader(b))
-		require.NoError(t, err)
+		require.NoError(t, err, "all of this is right in version 2")
+		if c.head != nil {
+			b = sealed(behind(c.head, c.line))
+			_, _, err = readAll(bytes.NewReader(b))
+			require.ErrorIs(t, err, ErrMalformed, "but for the head")
+			require.ErrorContains(t, err, "snapshot head with 3 fields")
+		}
 		b[0] = 1
 		_, _, err = readAll(bytes.NewReader(b))
-		if why == "" {
+		if c.why == "" {
 			require.NoError(t, err)
 			continue
 		}
 		require.ErrorIs(t, err, ErrMalformed)
-		require.ErrorContains(t, err, why)
+		require.ErrorContains(t, err, c.why)
+	}
+}
+
+// Whatever an honest replica can remember of jobs is read. A process may be known no
+// more, and a call has whatever number its process gave it.
+func TestHonestJobs(t *testing.T) {
+	most := make([]rawJob, MaxJobs)
+	for i := range most {
+		most[i] = job(fmt.Sprintf("%05d", i))
+	}
+	for what, jobs := range map[string][]rawJob{
+		"none":           nil,
+		"ordered":        {job("A"), job("a"), job("a/b"), job("aa"), job("ä")}, // by bytes
+		"longest name":   {job(strings.Repeat("n", MaxName))},
+		"least tick":     {job("n").with(func(j *rawJob) { j.tick = math.MinInt64 })},
+		"largest tick":   {job("n").with(func(j *rawJob) { j.tick = math.MaxInt64 })},
+		"tick 0, call 0": {job("n").with(func(j *rawJob) { j.tick, j.call = 0, 0 })},
+		"all is large": {job("n").with(func(j *rawJob) {
+			j.replica, j.epoch, j.call, j.at = math.MaxUint64, math.MaxUint64, math.MaxUint64, math.MinInt64
+		})},
+		"as many as can": most,
+	} {
+		body := rawJobs(jobs...)
+		head, lines, err := readAll(bytes.NewReader(sealed(body)))
+		require.NoError(t, err, what)
+		require.Len(t, head.Jobs, len(jobs), what)
+		require.Equal(t, body, snapshotBody(head, lines), what)
+	}
+}
+
+func TestMalformedJobs(t *testing.T) {
+	changed := func(f func(*rawJob)) []byte { return rawJobs(job("n").with(f)) }
+	named := func(names ...string) []byte {
+		var jobs []rawJob
+		for _, name := range names {
+			jobs = append(jobs, job(name))
+		}
+		return rawJobs(jobs...)
+	}
+	tooMany := make([]string, MaxJobs+1)
+	for i := range tooMany {
+		tooMany[i] = fmt.Sprintf("%05d", i)
+	}
+	// head is one of so many fields, the jobs as f writes them.
+	head := func(n int, f func(writer)) []byte {
+		return encode(nil, func(w writer) { w.array(n); w.uint(1); w.array(0); w.uint(0); f(w) })
+	}
+	for what, c := range map[string]struct {
+		why  string
+		body []byte
+	}{
+		"head without jobs":   {"snapshot head with 3 fields", head(3, nothing)},
+		"jobs missing":        {"jobs: EOF", head(4, nothing)},
+		"head goes on":        {"snapshot head: length 5", head(5, func(w writer) { w.array(0); w.uint(0) })},
+		"jobs are nil":        {"jobs: length -1", append(head(4, nothing), 0xc0)},
+		"jobs are a text":     {"jobs: ", head(4, func(w writer) { w.string("n") })},
+		"job is a text":       {"job: ", head(4, func(w writer) { w.array(1); w.string("n") })},
+		"one too many":        {"jobs: length 65537", named(tooMany...)},
+		"one is missing":      {"job: EOF", head(4, func(w writer) { w.array(1) })},
+		"one is behind":       {"goes on after", append(named("n"), 0x97)},
+		"of 6 fields":         {"job with 6 fields", changed(func(j *rawJob) { j.fields = 6 })},
+		"of 8 fields":         {"job: length 8", changed(func(j *rawJob) { j.fields = 8 })},
+		"empty name":          {"empty name", named("")},
+		"over-long name":      {"name: length 513", named(strings.Repeat("n", MaxName+1))},
+		"name not UTF-8":      {"name is not UTF-8", named("\xff")},
+		"twice":               {`job "a" out of order`, named("a", "a")},
+		"out of order":        {`job "a" out of order`, named("b", "a")},
+		"last out of order":   {`job "aa" out of order`, named("a", "b", "aa")},
+		"by replica 0":        {`job "n" by 0.7.0`, changed(func(j *rawJob) { j.replica = 0 })},
+		"by epoch 0":          {`job "n" by 2.0.0`, changed(func(j *rawJob) { j.epoch = 0 })},
+		"by a session":        {`job "n" by 2.7.1`, changed(func(j *rawJob) { j.session = 1 })},
+		"by nobody":           {`job "n" by 0.0.0`, changed(func(j *rawJob) { j.replica, j.epoch = 0, 0 })},
+		"upper case is lower": {`job "B" out of order`, named("a", "B")},
+	} {
+		err := readSealed(c.body)
+		require.ErrorIs(t, err, ErrMalformed, what)
+		require.ErrorContains(t, err, c.why, what)
 	}
 }
 
@@ -781,7 +1001,7 @@ func TestMalformedSnapshots(t *testing.T) {
 		w.int(0)
 	}
 	head := func(f func(writer)) []byte {
-		return encode(nil, func(w writer) { w.array(3); w.uint(1); f(w); w.uint(0) })
+		return encode(nil, func(w writer) { w.array(4); w.uint(1); f(w); w.uint(0); w.array(0) })
 	}
 	// of is one process with these sessions.
 	of := func(n int, sessions func(writer)) []byte {
@@ -833,7 +1053,8 @@ func TestMalformedSnapshots(t *testing.T) {
 		"line of 6 fields":        {"line: length 6", ofFields(6, 7)},
 		"claim of 8 fields":       {"claim with 8", ofFields(3, 8)},
 		"claim of 13 fields":      {"claim with 13", ofFields(3, 13)},
-		"claim of 15 fields":      {"claim: length 15", ofFields(3, 15)},
+		"claim of 14 fields":      {"claim with 14", ofFields(3, 14)},
+		"claim of 16 fields":      {"claim: length 16", ofFields(3, 16)},
 		"bar of 1 field":          {"bar with 1 fields", barOf(1)},
 		"bar of 3 fields":         {"bar: length 3", barOf(3)},
 		"two million processes":   {"processes: length", head(func(w writer) { w.array(1 << 21) })},
@@ -898,14 +1119,21 @@ func TestHostileLengthsInASnapshot(t *testing.T) {
 	line := slices.Concat(head, []byte{0x93}, name)
 	long := slices.Concat(head, []byte{0x95}, name)
 	claim := []byte{1, 1, 1, 1, byte(queue.Counted), 1, 1, 1}
-	process := []byte{0x93, 1, 0x91, 0x96, 1, 1, 1, 1, 1}
-	text := append(slices.Concat(head, []byte{0x93}), 0xdb, 0xff, 0xff, 0xff, 0xff)
-	cases := [][]byte{text}
+	process := []byte{0x94, 1, 0x91, 0x96, 1, 1, 1, 1, 1}
+	jobs := []byte{0x94, 1, 0x90, 0}
+	text := []byte{0xdb, 0xff, 0xff, 0xff, 0xff}
+	cases := [][]byte{
+		slices.Concat(head, []byte{0x93}, text),
+		slices.Concat(jobs, []byte{0x91, 0x97}, text),                                                          // a job's name
+		slices.Concat(line, []byte{0x91, 0x9f}, claim, []byte{0x91, 0, 0, 0, 0, 0, 1}, text),                   // a value
+		slices.Concat(line, []byte{0x91, 0x9f}, claim, []byte{0x91, 0, 0, 0, 0, 0, 1, 0xda, MaxValue >> 8, 0}), // as long as it may be
+	}
 	for _, n := range []uint32{math.MaxUint32, 1 << 30, MaxWaiters, MaxPermits} {
 		for _, f := range []func(uint32) []byte{
-			after(nil), after([]byte{0x93, 1}), after(process), // processes, sessions
+			after(nil), after([]byte{0x94, 1}), after(process), // processes, sessions
+			after(jobs), after(jobs, 0x91), // jobs, a job's fields
 			after(head), after(line), after(line, 0x90), // fields, holders, waiters
-			after(line, 0x91), after(line, append([]byte{0x91, 0x9e}, claim...)...), // a claim's fields, slots
+			after(line, 0x91), after(line, append([]byte{0x91, 0x9f}, claim...)...), // a claim's fields, slots
 			after(long, 0x90, 0x90, 0), after(long, 0x90, 0x90, 5), // bars
 		} {
 			cases = append(cases, f(n))
@@ -943,6 +1171,9 @@ func randomState(rnd *rand.Rand) (Head, []*queue.Line) {
 		c := &queue.Claim{Session: ids[rnd.IntN(len(ids))], Seq: seq, Mode: m, At: int64(number())}
 		if terms := (queue.Terms{MaxHold: term(), MinHold: term(), Delay: term()}); terms != (queue.Terms{}) {
 			c.Terms = &terms
+		}
+		if rnd.IntN(3) == 0 {
+			c.Value = strings.Repeat([]string{"v", "€"}[rnd.IntN(2)], rnd.IntN(MaxValue/3+1)>>rnd.IntN(10))
 		}
 		return c
 	}
@@ -1039,19 +1270,32 @@ func randomState(rnd *rand.Rand) (Head, []*queue.Line) {
 		queue.Join(parts)
 	}
 	h.Lines = len(lines)
+	for range rnd.IntN(10) {
+		by := ids[rnd.IntN(len(ids))]
+		h.Jobs = append(h.Jobs, Job{Name: fmt.Sprintf("%x/%s", rnd.Uint64()>>rnd.IntN(64), strings.Repeat("€", rnd.IntN(MaxName/4))),
+			Tick: int64(number()), By: sessions.ID{Replica: by.Replica, Epoch: by.Epoch}, Call: number(), At: int64(number())})
+	}
+	slices.SortFunc(h.Jobs, func(a, b Job) int { return strings.Compare(a.Name, b.Name) })
+	h.Jobs = slices.CompactFunc(h.Jobs, func(a, b Job) bool { return a.Name == b.Name })
 	return h, lines
 }
 
 func TestRandomSnapshotsComeBack(t *testing.T) {
 	rnd := dice(t)
-	var joint, held, shrunk, leaving int
+	var joint, held, shrunk, leaving, valued, jobs int
 	for range 200 {
 		h, lines := randomState(rnd)
+		jobs += len(h.Jobs)
 		for _, l := range lines {
 			for c := range l.Holders() {
 				held++
 				joint += len(c.Parts()) - 1
 				leaving += int(c.State & queue.Leaving)
+				if without := *c; c.Value != "" {
+					if without.Value = ""; without.Plain() {
+						valued++
+					}
+				}
 			}
 			if l.Taken() > l.Limit() {
 				shrunk++
@@ -1063,8 +1307,8 @@ func TestRandomSnapshotsComeBack(t *testing.T) {
 		require.Equal(t, tell(h, lines), tell(h2, lines2))
 		require.Equal(t, b, written(t, h2, lines2))
 	}
-	t.Logf("%d holders, %d of several names, %d leaving, %d locks shrunk", held, joint, leaving, shrunk)
-	require.True(t, joint > 0 && held > 0 && shrunk > 0 && leaving > 0)
+	t.Logf("%d holders, %d of several names, %d leaving, %d plain but for a value, %d locks shrunk, %d jobs", held, joint, leaving, valued, shrunk, jobs)
+	require.True(t, joint > 0 && held > 0 && shrunk > 0 && leaving > 0 && valued > 0 && jobs > 0)
 }
 
 func FuzzReadSnapshot(f *testing.F) {
@@ -1075,6 +1319,9 @@ func FuzzReadSnapshot(f *testing.F) {
 	f.Add(written(f, h, lines), true)
 	f.Add(fromHex(f, "snapshot.v1.hex"), true)
 	f.Add([]byte{SnapshotVersion + 1}, true)
+	f.Add(rawJobs(job("a"), job("b").with(func(j *rawJob) { j.tick, j.call = math.MinInt64, 0 })), false)
+	f.Add(rawJobs(job("b"), job("a")), false)
+	f.Add(rawLines(rawLine{name: "n", holders: []rawClaim{holder(1, queue.Exclusive, 0).with(func(c *rawClaim) { c.value = "v" })}}), false)
 	rnd := rand.New(rand.NewPCG(1, 1))
 	for range 20 {
 		f.Add(snapshotBody(randomState(rnd)), false)
