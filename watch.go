@@ -5,6 +5,7 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/quorumlock/quorumlock/fencing"
 	"github.com/quorumlock/quorumlock/sessions"
@@ -80,7 +81,7 @@ func (n *Node) Watch(ctx context.Context, prefix string) iter.Seq2[Event, error]
 		}
 		n.watched(+1)
 		defer n.watched(-1)
-		w := watcher{n: n, prefix: []byte(prefix), yield: yield}
+		w := watcher{n: n, prefix: prefix, yield: yield}
 		w.restart()
 		for w.step(ctx) {
 		}
@@ -89,19 +90,31 @@ func (n *Node) Watch(ctx context.Context, prefix string) iter.Seq2[Event, error]
 
 // watched counts those who watch.
 func (n *Node) watched(by int) {
+	n.changes.telling.Lock()
+	defer n.changes.telling.Unlock()
 	n.machine.mu.Lock()
 	defer n.machine.mu.Unlock()
 	n.machine.fsm.watched = n.changes.count(by) > 0
 }
 
+const (
+	// readPace is how long a reader waits for company of a change when changes come
+	// in a stream: it then reads many at a time, and the log is not slowed by its
+	// waking up for each. promptReads is after how many reads that follow each other
+	// faster it takes them for a stream.
+	readPace    = 10 * time.Millisecond
+	promptReads = 64
+)
+
 // A watcher is one reader of the changes. It reads them in its caller's goroutine.
 type watcher struct {
 	n      *Node
-	prefix []byte
+	prefix string
 	yield  func(Event, error) bool
-	next   uint64 // the change to be read next
-	page   int    // the page of the table to be shown next; pages once all were
-	found  []Event
+	next   uint64    // the change to be read next
+	page   int       // the page of the table to be shown next; pages once all were
+	read   time.Time // when it read last
+	hasty  int       // how many reads were less than a pace after the one before
 }
 
 func (w *watcher) restart() { w.page, w.next = 0, w.n.changes.end() }
@@ -126,8 +139,24 @@ func (w *watcher) step(ctx context.Context) bool {
 	case w.page < pages:
 		return w.show()
 	}
-	goesOn, _ := w.catchUp(min(w.n.changes.end(), w.next+readAtOnce))
+	w.gather(ctx)
+	goesOn, _ := w.catchUp(w.n.changes.end())
 	return goesOn
+}
+
+// gather lets changes gather when they come in a stream.
+func (w *watcher) gather(ctx context.Context) {
+	now := w.n.clk.Now()
+	passed := now.Sub(w.read)
+	if passed >= readPace {
+		w.hasty = max(0, w.hasty-int(min(passed/readPace, promptReads)))
+	} else if w.hasty < promptReads {
+		w.hasty++
+	} else {
+		w.n.later(readPace-passed, ctx.Done())
+		now = w.n.clk.Now()
+	}
+	w.read = now
 }
 
 func (w *watcher) last(err error) bool {
@@ -143,7 +172,7 @@ func (w *watcher) show() bool {
 	w.n.machine.read(func(f *lockFSM) {
 		end = w.n.changes.end() // no entry is applied meanwhile
 		for _, name := range f.table.lineNames(w.page) {
-			if strings.HasPrefix(name, string(w.prefix)) {
+			if strings.HasPrefix(name, w.prefix) {
 				locks = append(locks, w.n.describe(f, f.table.line(name)))
 			}
 		}
@@ -165,26 +194,33 @@ func (w *watcher) show() bool {
 // them are kept no more, the picture is not whole, and begins anew.
 func (w *watcher) catchUp(end uint64) (goesOn, whole bool) {
 	for w.next < end {
-		var missed bool
-		w.found, w.next, missed = w.n.changes.read(w.found[:0], w.next, end, w.prefix, w.page)
+		events, onPages, missed := w.n.changes.read(w.next, end, w.n.nameOwners)
 		if missed {
 			w.restart()
 			return w.yield(Event{Kind: EventMissed}, nil), false
 		}
-		if len(w.found) > 0 {
-			w.n.machine.read(func(f *lockFSM) {
-				for i := range w.found {
-					w.found[i].Owner = f.owner(w.found[i].Session)
-				}
-			})
-		}
-		for _, e := range w.found {
-			if !w.yield(e, nil) {
+		w.next += uint64(len(events))
+		for i := range events {
+			e := &events[i]
+			if int(onPages[i]) < w.page && strings.HasPrefix(e.Name, w.prefix) && !w.yield(cloned(*e), nil) {
 				return false, true
 			}
 		}
 	}
 	return true, true
+}
+
+// nameOwners fills in whose sessions some events are about.
+func (n *Node) nameOwners(events []Event) {
+	owners := ownersOf(events)
+	n.machine.read(func(f *lockFSM) {
+		for id := range owners {
+			owners[id] = strings.Clone(f.owner(id))
+		}
+	})
+	for i := range events {
+		events[i].Owner = owners[events[i].Session]
+	}
 }
 
 // notice notes what an entry did that watchers are told. The state machine's lock
@@ -198,23 +234,12 @@ func (n *Node) notice(effects []effect) {
 		if kind == 0 {
 			continue
 		}
-		ev := Event{Kind: kind, Name: e.name, Session: e.session, Hold: e.hold, Token: e.token}
-		switch kind {
-		case EventGranted, EventValue:
-			ev.Mode = e.mode
-			if !e.plain {
-				ev.Slots, ev.Value = n.machine.fsm.publicOf(e.session, e.name, e.hold)
-			}
-		case EventLost:
-			ev.Cause = e.err()
-		case EventLeft:
-			if e.cause != 0 {
-				ev.Cause = e.err()
-			}
-		case EventResized:
-			ev.Limit = int(e.n)
+		var slots []int
+		var value string
+		if (kind == EventGranted || kind == EventValue) && !e.plain {
+			slots, value = n.machine.fsm.publicOf(e.session, e.name, e.hold)
 		}
-		n.changes.add(ev)
+		n.changes.add(kind, e, slots, value)
 	}
 }
 

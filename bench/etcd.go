@@ -15,6 +15,7 @@ import (
 	"go.etcd.io/etcd/api/v3/version"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
+	recipe "go.etcd.io/etcd/client/v3/experimental/recipes"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 	"google.golang.org/grpc/grpclog"
@@ -163,4 +164,25 @@ func (l *etcdLocker) lock(ctx context.Context, name string) (func(context.Contex
 		return nil, err
 	}
 	return l.mutex.Unlock, nil
+}
+
+// kindLockers gives ways to etcd's lock for readers, which is one of its recipes and
+// not of its package concurrency.
+func (s *etcdSystem) kindLockers(ctx context.Context, _ string, n int) ([]locker, error) {
+	ls, err := s.lockers(ctx, n, everywhere, false)
+	for i := range ls {
+		ls[i] = etcdReader{ls[i].(*etcdLocker).session}
+	}
+	return ls, err
+}
+
+type etcdReader struct{ session *concurrency.Session }
+
+// lock takes no ctx along, since the recipe has none.
+func (l etcdReader) lock(_ context.Context, name string) (func(context.Context) error, error) {
+	m := recipe.NewRWMutex(l.session, name)
+	if err := m.RLock(); err != nil {
+		return nil, err
+	}
+	return func(context.Context) error { return m.RUnlock() }, nil
 }

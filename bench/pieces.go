@@ -20,6 +20,7 @@ const (
 	applyJob   = "apply"
 	stallJob   = "snapshot-stall"
 	restoreJob = "restore"
+	watchJob   = "watch"
 )
 
 // A piece is one of them.
@@ -32,6 +33,7 @@ var allPieces = []piece{
 	{applyJob, "BenchmarkApply", map[string]string{"ns/op": "ns_per_pair", "allocs/op": "allocs_per_pair"}},
 	{stallJob, "BenchmarkSnapshotStall", map[string]string{"max-stall-ms": "max_stall_ms"}},
 	{restoreJob, "BenchmarkRestore", map[string]string{"s/restore": "restore_s"}},
+	{watchJob, "BenchmarkApplyWatched", map[string]string{"ns/op": "ns_per_pair", "median-ns/op": "median_ns_per_pair", "missed": "missed"}},
 }
 
 func (b *bench) runPieces(ctx context.Context) {
@@ -39,7 +41,7 @@ func (b *bench) runPieces(ctx context.Context) {
 		return
 	}
 	for _, p := range allPieces {
-		lines, err := b.built.benchmark(ctx, p.benchmark, b.times(p))
+		lines, err := b.built.benchmark(ctx, p.benchmark, b.times(p), p.job == watchJob && b.plan.short)
 		if err == nil {
 			err = b.notePiece(p, lines)
 		}
@@ -51,8 +53,11 @@ func (b *bench) runPieces(ctx context.Context) {
 
 // times is how often or how long a benchmark is to be repeated.
 func (b *bench) times(p piece) string {
-	if p.job == applyJob {
+	switch p.job {
+	case applyJob:
 		return b.plan.applies
+	case watchJob:
+		return b.plan.watched
 	}
 	return b.plan.once
 }
@@ -61,7 +66,8 @@ func (b *bench) times(p piece) string {
 func (b *bench) notePiece(p piece, lines []benchLine) error {
 	noted := false
 	for _, l := range lines {
-		name, size, _ := strings.Cut(l.name, "/held=")
+		name, size, _ := strings.Cut(l.name, "/")
+		size = strings.TrimPrefix(size, "held=")
 		if name != p.benchmark {
 			continue
 		}
@@ -70,6 +76,9 @@ func (b *bench) notePiece(p piece, lines []benchLine) error {
 			r.Locks = held
 		} else if held, ok := l.metrics["locks"]; ok {
 			r.Locks = int(held)
+		}
+		if watchers, ok := l.metrics["watchers"]; ok {
+			r.Where = watching(int(watchers))
 		}
 		for unit, called := range p.values {
 			if v, ok := l.metrics[unit]; ok {
@@ -87,8 +96,12 @@ func (b *bench) notePiece(p piece, lines []benchLine) error {
 	return nil
 }
 
-// benchmark runs one of the library's benchmarks with all its sizes.
-func (p *built) benchmark(ctx context.Context, name, times string) ([]benchLine, error) {
+// watching says where a row of that many watchers is.
+func watching(watchers int) string { return fmt.Sprintf("state machine, %d watch", watchers) }
+
+// benchmark runs one of the library's benchmarks with all its sizes, or with smaller
+// ones if it has a way to be short.
+func (p *built) benchmark(ctx context.Context, name, times string, short bool) ([]benchLine, error) {
 	const limit = 5 * time.Minute
 	if p.tests.err != nil {
 		return nil, p.tests.err
@@ -96,7 +109,7 @@ func (p *built) benchmark(ctx context.Context, name, times string) ([]benchLine,
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it takes more than %s", limit))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, p.tests.path, "-test.run=^$", "-test.bench=^"+name+"$",
-		"-test.benchtime="+times, "-test.benchmem", "-test.timeout="+limit.String())
+		"-test.benchtime="+times, "-test.benchmem", "-test.timeout="+limit.String(), fmt.Sprint("-test.short=", short))
 	cmd.Dir = p.source
 	apart(cmd)
 	out, err := cmd.CombinedOutput()

@@ -8,20 +8,23 @@ import (
 
 // A plan says how much is measured. Every loop of the program is bounded by it.
 type plan struct {
-	short    bool
-	limit    time.Duration // for the whole run, compilation apart
-	rounds   int           // in each, every system has its turn
-	callers  []int
-	turn     time.Duration // one system's turn with many callers
-	lone     time.Duration // with one caller, or one name
-	floor    time.Duration
-	overload time.Duration
-	locks    []int // held, in growing order
-	share    int   // locks that one replica of five processes holds
-	idle     time.Duration
-	deaths   int // of leaders, and as many of holders
-	applies  string
-	once     string // how often the benchmarks of snapshots are run
+	short       bool
+	limit       time.Duration // for the whole run, compilation apart
+	rounds      int           // in each, every system has its turn
+	kindRounds  int           // the same, for locks that are not just exclusive
+	kindCallers int
+	callers     []int
+	turn        time.Duration // one system's turn with many callers
+	lone        time.Duration // with one caller, or one name
+	floor       time.Duration
+	overload    time.Duration
+	locks       []int // held, in growing order
+	share       int   // locks that one replica of five processes holds
+	idle        time.Duration
+	deaths      int // of leaders, and as many of holders
+	applies     string
+	watched     string // how many pairs are applied while some watch
+	once        string // how often the benchmarks of snapshots are run
 }
 
 // wantLocks is the number of locks that the goals speak of.
@@ -29,10 +32,10 @@ const wantLocks = 2_000_000
 
 func fullPlan() plan {
 	return plan{
-		limit: 30 * time.Minute, rounds: 3, callers: []int{1, 64, 512, 2000, 8000},
+		limit: 30 * time.Minute, rounds: 3, kindRounds: 3, kindCallers: 512, callers: []int{1, 64, 512, 2000, 8000},
 		turn: 3 * time.Second, lone: 3 * time.Second, floor: time.Second, overload: 5 * time.Second,
 		locks: []int{100_000, wantLocks}, share: 100_000, idle: 10 * time.Second, deaths: 20,
-		applies: "2s", once: "3x",
+		applies: "2s", watched: "1000000x", once: "3x",
 	}
 }
 
@@ -40,10 +43,10 @@ func fullPlan() plan {
 // those that take too long, smaller ones.
 func shortPlan() plan {
 	return plan{
-		short: true, limit: 58 * time.Second, rounds: 3, callers: []int{512, 2000},
+		short: true, limit: 58 * time.Second, rounds: 3, kindRounds: 1, kindCallers: 512, callers: []int{512, 2000},
 		turn: 500 * time.Millisecond, lone: 300 * time.Millisecond, floor: 150 * time.Millisecond, overload: 1200 * time.Millisecond,
 		locks: []int{100_000, 200_000}, share: 50_000, idle: 1500 * time.Millisecond, deaths: 2,
-		applies: "200000x", once: "1x",
+		applies: "200000x", watched: "100000x", once: "1x",
 	}
 }
 

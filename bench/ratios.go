@@ -30,6 +30,7 @@ func (rs *rows) figures() (fs []figure) {
 	fs = append(fs, rs.pairFigures()...)
 	fs = append(fs, rs.latencyFigures()...)
 	fs = append(fs, rs.contendedFigures()...)
+	fs = append(fs, rs.kindFigures()...)
 	fs = append(fs, rs.overloadFigures()...)
 	fs = append(fs, rs.memoryFigures()...)
 	fs = append(fs, rs.pieceFigures()...)
@@ -116,6 +117,22 @@ func (rs *rows) plain(fs []figure, name, what, unit string, k key, value string,
 	return fs
 }
 
+// kindFigures have no goals: nobody said how fast these locks must be.
+func (rs *rows) kindFigures() (fs []figure) {
+	for _, job := range []string{sharedJob, countedJob, severalJob} {
+		for _, own := range rs.of(job) {
+			if own.System != quorumlockName {
+				continue
+			}
+			for _, peer := range systemNames[1:] {
+				rs.over(&fs, job+"_vs_"+underlined(peer), fmt.Sprintf("%s pairs/s, %d callers, to %s", job, own.Callers, peer),
+					own.key(), "pairs_per_s", key{job, peer, own.Callers, 0, everywhere}, "pairs_per_s", nil)
+			}
+		}
+	}
+	return fs
+}
+
 func (rs *rows) overloadFigures() (fs []figure) {
 	peak := key{overloadJob, quorumlockName, sustainable, 0, everywhere}
 	over := key{overloadJob, quorumlockName, overloaded, 0, everywhere}
@@ -147,6 +164,13 @@ func (rs *rows) pieceFigures() (fs []figure) {
 	if small != nil && small != large {
 		rs.over(&fs, fmt.Sprintf("apply_%d_vs_%d", large.Locks, small.Locks),
 			fmt.Sprintf("apply at %d held locks, to %d", large.Locks, small.Locks), large.key(), "ns_per_pair", small.key(), "ns_per_pair", most(1.5))
+	}
+	for _, r := range rs.of(watchJob) {
+		if r.Where != watching(0) {
+			continue
+		}
+		rs.over(&fs, "watch_100_vs_0", "apply with 100 watchers"+r.ofLocks()+", to none",
+			key{watchJob, quorumlockName, 0, r.Locks, watching(100)}, "ns_per_pair", r.key(), "ns_per_pair", most(1.1))
 	}
 	for _, r := range rs.of(stallJob) {
 		fs = rs.plain(fs, "", "log stall while a snapshot is written"+r.ofLocks(), "ms", r.key(), "max_stall_ms", most(10))

@@ -91,6 +91,7 @@ var systemOrders = map[string]func(ctx context.Context, s system, o order, value
 	"pairs":     pairsTurn,
 	"latency":   latencyTurn,
 	"contended": contendedTurn,
+	"kind":      kindTurn,
 	"overload":  overloadTurn,
 	"fill":      fillTurn,
 	"heap":      heapTurn,

@@ -21,17 +21,18 @@ func TestMain(m *testing.M) {
 func tiny(t *testing.T, systems []string, jobs ...string) *bench {
 	p := shortPlan()
 	p.limit, p.rounds, p.callers = 30*time.Second, 1, []int{10}
-	p.turn, p.lone, p.floor = 50*time.Millisecond, 50*time.Millisecond, 20*time.Millisecond
-	p.locks = []int{1000}
+	p.turn, p.lone, p.floor = 50*time.Millisecond, 300*time.Millisecond, 20*time.Millisecond
+	p.locks, p.kindCallers = []int{1000}, 2*countedPerName
 	return &bench{plan: p, systems: systems, jobs: jobs, dir: t.TempDir(), progress: t.Output()}
 }
 
 func TestSmoke(t *testing.T) {
-	b := tiny(t, []string{quorumlockName}, pairsJob, latencyJob, contendedJob, memoryJob)
+	b := tiny(t, []string{quorumlockName}, pairsJob, latencyJob, contendedJob, sharedJob, countedJob, severalJob, memoryJob)
 	b.run(t.Context())
 	require.Empty(t, b.missing)
 	require.Empty(t, b.running, "every child is ended")
 	for job, value := range map[string]string{
+		sharedJob: "pairs_per_s", countedJob: "pairs_per_s", severalJob: "pairs_per_s",
 		pairsJob: "pairs_per_s", latencyJob: "p50_ms", contendedJob: "entries_per_handoff", memoryJob: "bytes_per_lock",
 	} {
 		found := b.rows.of(job)
@@ -53,9 +54,14 @@ func TestPeersSmoke(t *testing.T) {
 			if _, err := exec.LookPath("redis-server"); err != nil && name != etcdName {
 				t.Skip("redis-server is not installed: Debian's package redis-server has it")
 			}
-			b := tiny(t, []string{name}, pairsJob)
+			b := tiny(t, []string{name}, pairsJob, sharedJob)
+			b.plan.kindCallers = readersPerName
 			b.run(t.Context())
 			require.Empty(t, b.missing)
+			for _, r := range b.rows.of(sharedJob) {
+				require.Positive(t, r.Values["pairs_per_s"])
+				require.Zero(t, r.Values["errors"])
+			}
 			require.Positive(t, b.rows.of(pairsJob)[0].Values["pairs_per_s"])
 			require.Zero(t, b.rows.of(pairsJob)[0].Values["errors"])
 		})

@@ -45,6 +45,7 @@ func (b *bench) writeTable(w io.Writer) {
 		}
 	}
 	b.writePairs(w)
+	b.writeKinds(w)
 	b.writeRows(w)
 	b.writeFigures(w)
 	if len(b.missing) > 0 {
@@ -93,6 +94,26 @@ func (b *bench) writePairs(w io.Writer) {
 		fmt.Fprintln(t)
 	}
 	_ = t.Flush() // an error of w shows itself at the next write
+}
+
+// writeKinds writes the pairs/s of locks that are not just exclusive.
+func (b *bench) writeKinds(w io.Writer) {
+	all := []string{sharedJob, countedJob, severalJob}
+	if !slices.ContainsFunc(all, func(job string) bool { return len(b.rows.of(job)) > 0 }) {
+		return
+	}
+	fmt.Fprintf(w, "\nPairs/s of other kinds of lock, %d callers on all five replicas (- for a system that has none)\n", b.plan.kindCallers)
+	t := columns(w)
+	fmt.Fprintf(t, "\t%s\t\n", strings.Join(b.systems, "\t"))
+	for _, job := range all {
+		fmt.Fprintf(t, "%s\t", job)
+		for _, s := range b.systems {
+			v, ok := b.rows.value(key{job, s, b.plan.kindCallers, 0, everywhere}, "pairs_per_s")
+			fmt.Fprintf(t, "%s\t", orDash(v, ok))
+		}
+		fmt.Fprintln(t)
+	}
+	_ = t.Flush()
 }
 
 func orDash(v float64, ok bool) string {
