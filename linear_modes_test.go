@@ -437,7 +437,7 @@ func (c *modeCaller) keep(h *Hold, names []string, mode Mode) {
 		}
 		soften(c.h.now())
 		_ = c.node().ForceRelease(ctx, names[0], h.TokenFor(names[0]), "ops", "test")
-	case 1, 2:
+	case 1, 2, 3, 4:
 		if mode != Exclusive || len(names) > 1 {
 			break
 		}
@@ -525,7 +525,7 @@ func TestLinearizableModes(t *testing.T) {
 		if !ok {
 			t.Fatalf("replay with %s=%d", seedVar, seed)
 		}
-		if time.Since(start) > 8*time.Second {
+		if time.Since(start) > 6*time.Second {
 			break
 		}
 	}

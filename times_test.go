@@ -129,6 +129,40 @@ func TestMaxHoldEndsForTheHolderFirstForAllClocks(t *testing.T) {
 	}
 }
 
+// MaxHold begins for both when the holder knows of its hold, and not before: here its
+// replica is long in seeing it, and the grant is no shorter for that.
+func TestMaxHoldBeginsWhenTheHolderKnows(t *testing.T) {
+	const d = 16 * time.Second
+	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		own, err := nodes[5].OpenSession(soon(t), WithTTL(time.Hour))
+		require.NoError(t, err)
+		before, err := nodes[2].Acquire(soon(t), "job")
+		require.NoError(t, err)
+		waiting := inBackground(func() (*Hold, error) { return own.Acquire(t.Context(), "job", MaxHold(d)) })
+		elapse(30 * time.Second)
+		s.pause(5, true)
+		require.NoError(t, before.Release(soon(t)))
+		next := inBackground(func() (*Hold, error) { return nodes[3].Acquire(t.Context(), "job") })
+		elapse(d)
+		require.Empty(t, next, "the holder does not know yet")
+		info, err := nodes[3].Describe(soon(t), "job")
+		require.NoError(t, err)
+		require.Zero(t, info.Holders[0].HeldUntil)
+		require.Equal(t, d, info.Holders[0].MaxHold)
+		s.pause(5, false)
+		got := <-waiting
+		require.NoError(t, got.err)
+		require.Equal(t, d*7/8, got.hold.Remaining())
+		elapse(d*7/8 - time.Millisecond)
+		require.NoError(t, got.hold.Err())
+		require.Empty(t, next)
+		n := <-next
+		require.NoError(t, n.err)
+		require.GreaterOrEqual(t, n.at.Sub(got.at), d)
+		require.ErrorIs(t, got.hold.Err(), ErrMaxHold)
+	})
+}
+
 // However often the leader changes, and whatever becomes of the other replicas, no
 // time is cut short by it; nor is it lengthened by a leader that had followed.
 func TestLeaderChangeShortensNoTime(t *testing.T) {
@@ -535,6 +569,8 @@ func TestLateWordsEndNoTime(t *testing.T) {
 		round()
 		elapse(d + time.Second)
 		dues := 0
+		leader, _ := nodes[1].engine.leader()
+		require.Equal(t, uint64(1), leader)
 		s.mu.Lock()
 		for _, b := range s.log {
 			var e wire.Entry
@@ -542,6 +578,7 @@ func TestLateWordsEndNoTime(t *testing.T) {
 			for i := range e.Commands {
 				if e.Commands[i].Op == wire.Due {
 					dues++
+					require.Equal(t, uint64(1), e.Replica, "the leader says it, and nobody else")
 				}
 			}
 		}

@@ -22,6 +22,7 @@ func TestMixedLineIsServedInOrder(t *testing.T) {
 		held, err := nodes[1].Acquire(soon(t), "doc")
 		require.NoError(t, err)
 		events := watching(t, nodes[2], "doc")
+		synctest.Wait()
 		var arrived []sessions.ID
 		modes := make(map[sessions.ID]Mode)
 		done := make(chan error, waiters)

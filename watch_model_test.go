@@ -204,7 +204,7 @@ func (r *reader) run(ctx context.Context, n *Node) {
 // for several watchers, begun at any moment, for all kinds of changes at once.
 func TestWatchTellsAll(t *testing.T) {
 	kinds := make(map[EventKind]int)
-	for _, seed := range seeds(t, 6) {
+	for _, seed := range seeds(t, 4) {
 		ok := t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) { watchAll(t, s, nodes, seed, kinds) })
 		})
