@@ -27,7 +27,7 @@ import (
 // TestElectionHandOver.
 
 // Whatever takes the lead away, the function is told, and Run leads again: a hundred
-// times, by a cut, a sleeping machine, a forced end and a restart in turn.
+// times, by a cut, a sleeping machine, a resignation and a restart in turn.
 //
 // docker-archive/classicswarm#1545; kubernetes/kubernetes#23731
 func TestElectionIsLostAndRegainedAgainAndAgain(t *testing.T) {
@@ -50,8 +50,7 @@ func TestElectionIsLostAndRegainedAgainAndAgain(t *testing.T) {
 			case 1:
 				x.Sleep(id, quorumlock.DefaultSessionTTL)
 			case 2:
-				other := id%5 + 1
-				require.NoError(t, x.Node(other).ForceRelease(quorumlock.Soon(t), "lead", last.term.Token(), "ops", "cycle"))
+				require.NoError(t, last.term.Resign(t.Context()))
 			case 3:
 				x.Restart(id)
 				require.ErrorIs(t, <-players[id].done, quorumlock.ErrClosed)
