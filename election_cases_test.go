@@ -38,9 +38,7 @@ func TestElectionIsLostAndRegainedAgainAndAgain(t *testing.T) {
 		}
 		leads := make(map[uint64]int)
 		for cycle := range 100 {
-			s.mu.Lock()
-			last := s.terms[len(s.terms)-1]
-			s.mu.Unlock()
+			last := s.last()
 			leads[last.replica]++
 			id := last.replica
 			require.NoError(t, last.ctx.Err(), "cycle %d", cycle)
@@ -117,7 +115,7 @@ func TestElectionOldSessionElectsNobody(t *testing.T) {
 	playing(t, func(t *testing.T, x *quorumlock.Sim, s *stage) {
 		p := s.run(x, 1, until)
 		next := s.run(x, 2, until)
-		first := s.terms[0].term
+		first := s.nth(0).term
 		x.Cut(1)
 		<-first.Done() // by its own clock, and nobody else knows
 		require.Equal(t, uint64(1), leader(t, x, 3))
@@ -131,7 +129,7 @@ func TestElectionOldSessionElectsNobody(t *testing.T) {
 		require.NotEqual(t, first.Session(), candidates[0].Session)
 		require.ErrorIs(t, next.stop(t), context.Canceled)
 		synctest.Wait()
-		require.Greater(t, s.terms[len(s.terms)-1].term.Token(), first.Token())
+		require.Greater(t, s.last().term.Token(), first.Token())
 		require.ErrorIs(t, p.stop(t), context.Canceled)
 	})
 }
@@ -187,12 +185,12 @@ func TestElectionPartitionedLeaderStops(t *testing.T) {
 		next := s.run(x, id%5+1, until)
 		cut := time.Now()
 		x.Cut(id)
-		<-s.terms[0].ctx.Done()
+		<-s.nth(0).ctx.Done()
 		stopped := time.Since(cut)
 		s.mu.Lock()
 		require.Len(t, s.terms, 1)
 		s.mu.Unlock()
-		require.ErrorIs(t, s.terms[0].term.Err(), quorumlock.ErrNoQuorum)
+		require.ErrorIs(t, s.nth(0).term.Err(), quorumlock.ErrNoQuorum)
 		for {
 			s.mu.Lock()
 			begun := len(s.terms)
