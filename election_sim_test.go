@@ -32,6 +32,7 @@ type stage struct {
 	begun  int
 	ended  int
 	newest fencing.Token
+	told   map[uint64]fencing.Token // the newest that each observer was told of
 	wrong  []string
 }
 
@@ -123,7 +124,7 @@ func playing(t *testing.T, test func(t *testing.T, x *quorumlock.Sim, s *stage))
 	synctest.Test(t, func(t *testing.T) {
 		x := quorumlock.NewSim(t, 1, false)
 		defer x.Close()
-		s := &stage{t: t}
+		s := &stage{t: t, told: make(map[uint64]fencing.Token)}
 		test(t, x, s)
 		s.check()
 	})
@@ -201,7 +202,7 @@ func TestElectionUnderFaults(t *testing.T) {
 func electionSim(t *testing.T, seed uint64) (terms int) {
 	x := quorumlock.NewSim(t, seed, true)
 	defer x.Close()
-	s := &stage{t: t}
+	s := &stage{t: t, told: make(map[uint64]fencing.Token)}
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	for id := uint64(1); id <= 5; id++ {
@@ -319,13 +320,14 @@ func (s *stage) observe(ctx context.Context, x *quorumlock.Sim, id uint64) {
 	}
 }
 
-var seenTokens sync.Map
-
-func (s *stage) seen(id uint64, token fencing.Token) fencing.Token {
-	key := fmt.Sprintf("%p/%d", s, id)
-	before, _ := seenTokens.LoadOrStore(key, token)
-	seenTokens.Store(key, max(token, before.(fencing.Token)))
-	return before.(fencing.Token)
+// seen notes that an observer was told of a token, and returns the newest one that it
+// was told of before.
+func (s *stage) seen(observer uint64, token fencing.Token) (before fencing.Token) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before = s.told[observer]
+	s.told[observer] = max(before, token)
+	return before
 }
 
 // A leader that stops is followed at once, and in the order in which the others came.
