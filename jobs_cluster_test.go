@@ -19,6 +19,7 @@ func TestTicksAcrossLeaderChangesAndRestarts(t *testing.T) {
 	won := map[int64]int{}
 	lost := map[int64]bool{}
 	come := map[int64]chan struct{}{ticks / 3: make(chan struct{}), 2 * ticks / 3: make(chan struct{})} // closed when that tick was claimed
+	once := map[int64]*sync.Once{ticks / 3: new(sync.Once), 2 * ticks / 3: new(sync.Once)}
 	claim := func(id uint64, n *Node, from int64) {
 		for tick := from; tick < ticks; tick++ {
 			ok, err := n.ClaimTick(soon(t), "nightly", tick)
@@ -37,7 +38,7 @@ func TestTicksAcrossLeaderChangesAndRestarts(t *testing.T) {
 				return
 			}
 			if ok && come[tick] != nil {
-				close(come[tick])
+				once[tick].Do(func() { close(come[tick]) })
 			}
 		}
 	}
