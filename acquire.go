@@ -127,8 +127,7 @@ func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, error) {
 	case len(n.stream.acquires) >= maxPending:
 		return nil, ErrBusy
 	}
-	n.lastHold++
-	h := &Hold{session: s, seq: n.lastHold, name: r.name, wait: wait, limit: r.terms.maxWaiters}
+	h := &Hold{session: s, name: r.name, wait: wait, limit: r.terms.maxWaiters}
 	if !r.terms.plain() || len(r.names) > 0 || s.maxWaits != anyNumber {
 		h.more.Store(newHoldMore(r))
 	}
@@ -137,10 +136,24 @@ func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, error) {
 	} else {
 		h.answer = make(chan struct{}, 1)
 	}
-	s.claims[h.seq] = h
+	n.claimNow(h)
+	return h, nil
+}
+
+// claimNow gives a claim its number and queues it to be sent. n.mu is held.
+func (n *Node) claimNow(h *Hold) {
+	n.lastHold++
+	h.seq, h.batch, h.queued = n.lastHold, 0, false
+	h.session.claims[h.seq] = h
 	n.stream.acquires = append(n.stream.acquires, h)
 	n.stream.nudge()
-	return h, nil
+}
+
+// claimAgain is claimNow for a claim of which nothing is left although nobody has
+// answered it. n.mu and the state machine's lock are held.
+func (n *Node) claimAgain(h *Hold) {
+	delete(h.session.claims, h.seq)
+	n.claimNow(h)
 }
 
 // maxAnswers is how many channels are kept for later calls.

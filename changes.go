@@ -52,6 +52,7 @@ type stretch struct {
 // A note is a change before anybody looked at it.
 type note struct {
 	token   fencing.Token
+	hold    uint64
 	nameEnd uint32 // in the stretch's names
 	whose   uint16 // in the stretch's sessions
 	kind    EventKind
@@ -128,7 +129,7 @@ func (c *changes) add(kind EventKind, e *effect, slots []int, value string) {
 		s.more = append(s.more, noteMore{len(s.notes), e.n, e.note, slots, value})
 	}
 	s.names = append(s.names, e.name...)
-	s.notes = append(s.notes, note{e.token, uint32(len(s.names)), uint16(len(s.whose) - 1), kind, e.mode, e.cause})
+	s.notes = append(s.notes, note{e.token, e.hold, uint32(len(s.names)), uint16(len(s.whose) - 1), kind, e.mode, e.cause})
 }
 
 // skip makes every reader miss something: the state was replaced.
@@ -192,7 +193,7 @@ func (c *changes) tell(t *told, first uint64, own func([]Event)) {
 	raw := &c.raw
 	for i := range raw.notes {
 		m := &raw.notes[i]
-		e := Event{Kind: m.kind, Name: string(raw.names[nameEnd:m.nameEnd]), Session: raw.whose[m.whose], Token: m.token}
+		e := Event{Kind: m.kind, Name: string(raw.names[nameEnd:m.nameEnd]), Session: raw.whose[m.whose], Hold: m.hold, Token: m.token}
 		nameEnd = m.nameEnd
 		var more noteMore
 		if len(raw.more) > 0 && raw.more[0].at == at+i {

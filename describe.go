@@ -45,7 +45,7 @@ func (f *lockFSM) describe(l *queue.Line) LockInfo {
 	info := LockInfo{Name: strings.Clone(l.Name), Mode: modeOf(l), Limit: int(l.Limit()), Taken: int(l.Taken())}
 	for c := range l.Holders() {
 		h := Holder{
-			Session: c.Session, Owner: f.owner(c.Session), Replica: c.Session.Replica, Mode: c.Mode,
+			Session: c.Session, Hold: c.Seq, Owner: f.owner(c.Session), Replica: c.Session.Replica, Mode: c.Mode,
 			Token: c.Token, Value: strings.Clone(c.Value), Names: namesOf(c), AcquiredAt: time.UnixMilli(c.At), Released: c.Is(queue.Leaving),
 		}
 		h.Slots = intsOf(c.Slots)
@@ -56,7 +56,7 @@ func (f *lockFSM) describe(l *queue.Line) LockInfo {
 	}
 	for c := range l.Waiters() {
 		info.Waiters = append(info.Waiters, Waiter{
-			Session: c.Session, Owner: f.owner(c.Session), Replica: c.Session.Replica, Mode: c.Mode,
+			Session: c.Session, Hold: c.Seq, Owner: f.owner(c.Session), Replica: c.Session.Replica, Mode: c.Mode,
 			Permits: int(c.Permits), Value: strings.Clone(c.Value), Names: namesOf(c), Since: time.UnixMilli(c.At),
 		})
 	}
@@ -98,9 +98,14 @@ func (f *lockFSM) heldError(h *Hold, name string) *HeldError {
 		}
 	}
 	if own != nil {
-		e.Ahead = own.Ahead()
+		e.Ahead = 0
+		for _, p := range own.Parts() {
+			if l := p.Line(); l != nil && l.Name == name {
+				e.Ahead = p.Ahead()
+			}
+		}
 		// It may have been granted since its caller gave up: that is no other's hold.
-		e.Holders = slices.DeleteFunc(e.Holders, func(x Holder) bool { return x.Token == own.Token && x.Session == own.Session })
+		e.Holders = slices.DeleteFunc(e.Holders, func(x Holder) bool { return x.Session == own.Session && x.Hold == own.Seq })
 	}
 	return e
 }

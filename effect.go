@@ -18,7 +18,7 @@ type effect struct {
 	hold    uint64        // which acquisition
 	name    string        // which lock
 	token   fencing.Token // granted
-	n       uint64        // renewed, batch: its number
+	n       uint64        // renewed, batch: its number; refused: 1 if it stood in line
 	cause   cause         // refused, ended, batch, lost, left, answered
 	mode    queue.Mode    // granted, published
 	plain   bool          // granted: there is no more to say of the claim

@@ -27,7 +27,7 @@ import (
 // TestElectionHandOver.
 
 // Whatever takes the lead away, the function is told, and Run leads again: a hundred
-// times, by a cut, a sleeping machine, a forced end and a restart in turn.
+// times, by a cut, a sleeping machine, a resignation and a restart in turn.
 //
 // docker-archive/classicswarm#1545; kubernetes/kubernetes#23731
 func TestElectionIsLostAndRegainedAgainAndAgain(t *testing.T) {
@@ -38,9 +38,7 @@ func TestElectionIsLostAndRegainedAgainAndAgain(t *testing.T) {
 		}
 		leads := make(map[uint64]int)
 		for cycle := range 100 {
-			s.mu.Lock()
-			last := s.terms[len(s.terms)-1]
-			s.mu.Unlock()
+			last := s.last()
 			leads[last.replica]++
 			id := last.replica
 			require.NoError(t, last.ctx.Err(), "cycle %d", cycle)
@@ -50,8 +48,7 @@ func TestElectionIsLostAndRegainedAgainAndAgain(t *testing.T) {
 			case 1:
 				x.Sleep(id, quorumlock.DefaultSessionTTL)
 			case 2:
-				other := id%5 + 1
-				require.NoError(t, x.Node(other).ForceRelease(quorumlock.Soon(t), "lead", last.term.Token(), "ops", "cycle"))
+				require.NoError(t, last.term.Resign(t.Context()))
 			case 3:
 				x.Restart(id)
 				require.ErrorIs(t, <-players[id].done, quorumlock.ErrClosed)
@@ -118,7 +115,7 @@ func TestElectionOldSessionElectsNobody(t *testing.T) {
 	playing(t, func(t *testing.T, x *quorumlock.Sim, s *stage) {
 		p := s.run(x, 1, until)
 		next := s.run(x, 2, until)
-		first := s.terms[0].term
+		first := s.nth(0).term
 		x.Cut(1)
 		<-first.Done() // by its own clock, and nobody else knows
 		require.Equal(t, uint64(1), leader(t, x, 3))
@@ -132,7 +129,7 @@ func TestElectionOldSessionElectsNobody(t *testing.T) {
 		require.NotEqual(t, first.Session(), candidates[0].Session)
 		require.ErrorIs(t, next.stop(t), context.Canceled)
 		synctest.Wait()
-		require.Greater(t, s.terms[len(s.terms)-1].term.Token(), first.Token())
+		require.Greater(t, s.last().term.Token(), first.Token())
 		require.ErrorIs(t, p.stop(t), context.Canceled)
 	})
 }
@@ -188,12 +185,12 @@ func TestElectionPartitionedLeaderStops(t *testing.T) {
 		next := s.run(x, id%5+1, until)
 		cut := time.Now()
 		x.Cut(id)
-		<-s.terms[0].ctx.Done()
+		<-s.nth(0).ctx.Done()
 		stopped := time.Since(cut)
 		s.mu.Lock()
 		require.Len(t, s.terms, 1)
 		s.mu.Unlock()
-		require.ErrorIs(t, s.terms[0].term.Err(), quorumlock.ErrNoQuorum)
+		require.ErrorIs(t, s.nth(0).term.Err(), quorumlock.ErrNoQuorum)
 		for {
 			s.mu.Lock()
 			begun := len(s.terms)

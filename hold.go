@@ -248,6 +248,9 @@ func (n *Node) release(h *Hold) (freed <-chan struct{}, lost error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.distrust(h.session)
+	if h.overdue() {
+		h.lose(ErrMaxHold)
+	}
 	m := h.more.Load()
 	switch {
 	case h.err == nil:

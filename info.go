@@ -37,6 +37,7 @@ type LockInfo struct {
 // clocks of two machines, and nothing is decided by them.
 type Holder struct {
 	Session    sessions.ID
+	Hold       uint64 // which acquisition of the session's process: the two together name this one
 	Owner      string // empty if the session is over and the hold is kept by MinHold
 	Replica    uint64
 	Mode       Mode
@@ -57,6 +58,7 @@ type Holder struct {
 // A Waiter is who stands in line for a lock.
 type Waiter struct {
 	Session sessions.ID
+	Hold    uint64 // which acquisition of the session's process, as in Holder
 	Owner   string
 	Replica uint64
 	Mode    Mode
@@ -104,8 +106,8 @@ func Limit(locks int) ListOption { return func(o *listOptions) { o.limit = locks
 const defaultListLimit = 1000
 
 // List describes the locks whose names begin with prefix and that somebody holds or
-// waits for, in the order of their names, a page at a time: see After and Limit.
-// An empty prefix stands for all.
+// waits for, or that a LockDelay keeps from being granted, in the order of their
+// names, a page at a time: see After and Limit. An empty prefix stands for all.
 //
 // Each lock is shown as it was at some moment after List was called, not all of
 // them at the same one, since List never holds up the log. Its cost grows with the

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quorumlock/quorumlock/internal/wire"
+	"github.com/quorumlock/quorumlock/sessions"
 )
 
 func TestATickIsClaimedOnce(t *testing.T) {
@@ -64,6 +67,26 @@ func TestTicksOnlyGrow(t *testing.T) {
 		_, err := nodes[1].ClaimTick(soon(t), "", 1)
 		require.ErrorIs(t, err, ErrName)
 	})
+}
+
+// A claim that is sent once more because nobody saw its answer gets that answer, and
+// not a no. After a later tick was claimed it is a no: it errs on the side of not
+// running.
+func TestARepeatedClaimGetsTheSameAnswer(t *testing.T) {
+	f := newLockFSM()
+	claim := func(replica, epoch, call uint64, tick int64) cause {
+		c := &wire.Command{Op: wire.Claim, Name: "job", More: &wire.More{Tick: tick, Call: call}}
+		return f.claimTick(sessions.ID{Replica: replica, Epoch: epoch}, 0, c)
+	}
+	require.Zero(t, claim(1, 1, 7, 10))
+	require.Zero(t, claim(1, 1, 7, 10), "the same call")
+	require.Equal(t, causeClaimed, claim(1, 1, 8, 10), "another call of the same process")
+	require.Equal(t, causeClaimed, claim(1, 2, 7, 10), "of its next life")
+	require.Equal(t, causeClaimed, claim(2, 1, 7, 10), "of another replica")
+	require.Zero(t, claim(1, 1, 7, 10))
+	require.Zero(t, claim(2, 1, 7, 11))
+	require.Equal(t, causeClaimed, claim(1, 1, 7, 10))
+	require.Equal(t, int64(11), f.jobs["job"].Tick)
 }
 
 func TestHandOverGoesToTheChosenOne(t *testing.T) {

@@ -93,13 +93,15 @@ func TestLockerHasNoWords(t *testing.T) {
 		elapse(time.Second)
 		require.NoError(t, held.Release(soon(t)))
 		<-locked
-		go l.Lock()
+		locked = make(chan struct{})
+		go func() { l.Lock(); close(locked) }()
 		synctest.Wait()
 		info, err = nodes[2].Describe(soon(t), "job")
 		require.NoError(t, err)
 		require.Empty(t, info.Waiters)
+		require.False(t, isClosed(locked))
 		l.Unlock()
-		synctest.Wait()
+		<-locked
 		l.Unlock()
 
 		l.Lock()

@@ -133,7 +133,7 @@ func (f *lockFSM) obstacle(spots []spot, asked *queue.Claim, c *wire.Command) (w
 		return 0, 0
 	case !c.Wait:
 		return wait, causeHeld
-	case f.table.waits(asked.Session) >= c.More.MaxWaits:
+	case uint64(len(spots)) > c.More.MaxWaits-min(c.More.MaxWaits, f.table.waits(asked.Session)):
 		return wait, causeQueueFull
 	}
 	return 0, 0
@@ -177,7 +177,7 @@ func (f *lockFSM) resize(at int64, c *wire.Command) cause {
 		if w.Permits > l.Limit() {
 			f.table.leave(w)
 			f.table.unindex(w)
-			f.emit(effect{kind: refused, session: w.Session, hold: w.Seq, name: l.Name, cause: causePermits})
+			f.emit(effect{kind: refused, session: w.Session, hold: w.Seq, name: l.Name, cause: causePermits, n: 1})
 		}
 	}
 	f.promote(l, at)
@@ -261,13 +261,18 @@ func (f *lockFSM) revoke(at int64, c *wire.Command) cause {
 	return 0
 }
 
-// evict ends a session over its owner's head.
+// evict ends a session over its owner's head. If nobody says so, it is its own
+// process that could not renew it in time.
 func (f *lockFSM) evict(at int64, c *wire.Command) cause {
 	s := f.roll.Close(c.More.Who)
 	if s == nil {
 		return causeGone
 	}
-	f.end([]*sessions.Session{s}, causeRevoked, because(c.More), at)
+	why, note := causeRevoked, because(c.More)
+	if c.More.By == "" {
+		why, note = causeExpired, ""
+	}
+	f.end([]*sessions.Session{s}, why, note, at)
 	return 0
 }
 

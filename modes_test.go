@@ -130,6 +130,7 @@ func TestLockDelayAfterALoss(t *testing.T) {
 		h, err := nodes[1].Acquire(soon(t), "job", LockDelay(30*time.Second))
 		require.NoError(t, err)
 		require.NoError(t, nodes[3].ForceRelease(soon(t), "job", h.Token(), "ops", "stuck"))
+		synctest.Wait()
 		var revoked *RevokedError
 		require.ErrorAs(t, h.Err(), &revoked)
 		require.Equal(t, RevokedError{"ops", "stuck"}, *revoked)

@@ -1,7 +1,10 @@
 package quorumlock
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -64,12 +67,14 @@ func (n *Node) concerns(e *effect) {
 		}
 	case refused:
 		n.refuse(n.claim(e), e.name, e.cause)
-	case lost:
+	case lost, left:
 		if h := n.claim(e); h != nil {
-			n.endClaim(h, e.err())
+			if e.cause != 0 { // 0 for a wait that its caller gave up
+				n.endClaim(h, e.err())
+			}
 			n.forgetClaim(h)
 		}
-	case released, gone, left, lingers:
+	case released, gone, lingers:
 		if h := n.claim(e); h != nil {
 			n.forgetClaim(h)
 		}
@@ -208,7 +213,7 @@ func (n *Node) reconcile() {
 	n.reconcileSessions(f, p)
 	n.acknowledged(p.Renewal)
 	for _, s := range n.sessions {
-		for _, h := range s.claims {
+		for _, h := range slices.SortedFunc(maps.Values(s.claims), byNumber) {
 			if h.batch != 0 && h.batch <= p.Batch {
 				n.reconcileClaim(f, h)
 			}
@@ -236,18 +241,23 @@ func (n *Node) reconcileSessions(f *lockFSM, p *sessions.Process) {
 	}
 }
 
+func byNumber(a, b *Hold) int { return cmp.Compare(a.seq, b.seq) }
+
 // reconcileClaim settles a claim whose batch was applied. What stands in no line is
-// over: as its session lives and it was not cancelled, it was refused, or it was
-// revoked, and who did that is lost.
+// over. A hold was revoked, and who did that is lost, or held for too long. Of
+// anything else nothing is left, and why is lost: it is asked for once more.
 func (n *Node) reconcileClaim(f *lockFSM, h *Hold) {
 	switch own := f.table.claim(h.session.id, h.name, h.seq); {
 	case own == nil && h.granted():
+		if h.overdue() {
+			h.lose(ErrMaxHold)
+		}
 		n.endClaim(h, &RevokedError{By: "unknown", Reason: "this replica fell behind and did not see it"})
 		n.forgetClaim(h)
-	case own == nil && h.wait:
-		n.refuse(h, h.name, causeQueueFull)
+	case own == nil && (h.abandoned || h.answered):
+		n.forgetClaim(h)
 	case own == nil:
-		n.refuse(h, h.name, causeHeld)
+		n.claimAgain(h)
 	case own.Holds():
 		for _, p := range own.Parts() {
 			name := h.name // a record's claim is in no line

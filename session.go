@@ -2,6 +2,7 @@ package quorumlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"sync/atomic"
@@ -78,7 +79,7 @@ func WithOwner(name string) SessionOption {
 
 // MaxWaits sets how many places in lines the session may have at once: with more,
 // Acquire returns ErrQueueFull at once. A wait for several names has a place in
-// the line of each. Default, and for a negative number: any number.
+// the line of each, and is refused if they would be too many. Default, and for a negative number: any number.
 func MaxWaits(places int) SessionOption {
 	return func(o *sessionOptions) { o.maxWaits = places }
 }
@@ -236,7 +237,20 @@ func (n *Node) endSession(s *Session, cause error) {
 		n.endClaim(h, cause)
 	}
 	close(s.done)
-	n.stream.say(wire.Command{Op: wire.Close, Session: s.id.Seq})
+	n.stream.say(s.farewell(cause))
+}
+
+// farewell is how the cluster is told that a session is over. One that was lost is
+// not closed: its holders had no chance to be done, and LockDelay is for that.
+func (s *Session) farewell(cause error) wire.Command {
+	if errors.Is(cause, ErrSessionExpired) {
+		for _, h := range s.claims {
+			if m := h.more.Load(); m != nil && m.delay+m.minHold > 0 {
+				return wire.Command{Op: wire.Evict, More: &wire.More{Who: s.id}}
+			}
+		}
+	}
+	return wire.Command{Op: wire.Close, Session: s.id.Seq}
 }
 
 // forgetSession is called once the cluster has ended a session. n.mu is held.

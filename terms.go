@@ -46,6 +46,14 @@ func (t *terms) plain() bool {
 	return t.mode == Exclusive && t.permits == 0 && t.limit == 0 && t.maxHold == 0 && t.minHold == 0 && t.delay == 0 && t.value == ""
 }
 
+// be sets the mode. Two different ones make none, which check refuses.
+func (t *terms) be(m Mode) {
+	if t.mode != Exclusive && t.mode != m {
+		m = 0
+	}
+	t.mode = m
+}
+
 // MaxWaiters makes Acquire return ErrQueueFull at once when that many stand in line
 // already. 0 means not to wait behind anybody who waits. Negative counts as 0.
 // Default: about a million.
@@ -57,7 +65,7 @@ func MaxWaiters(waiters int) AcquireOption {
 // an exclusive holder. It stands in line behind whoever came before, so a reader
 // does not overtake a waiting writer. Holders that overlap have the same token.
 func Share() AcquireOption {
-	return func(t *terms) { t.mode = Shared }
+	return func(t *terms) { t.be(Shared) }
 }
 
 // Permits takes so many of the permits of a counted lock, which has limit of them
@@ -66,7 +74,10 @@ func Share() AcquireOption {
 // free sets its limit, which stays while anybody holds or waits: another limit is
 // refused with ErrMode. See Node.Resize for a way to change it.
 func Permits(permits, limit int) AcquireOption {
-	return func(t *terms) { t.mode, t.permits, t.limit = Counted, permits, limit }
+	return func(t *terms) {
+		t.be(Counted)
+		t.permits, t.limit = permits, limit
+	}
 }
 
 // MaxHold bounds how long the lock is held: the cluster frees it after d although
@@ -99,6 +110,9 @@ func (t *terms) check(electionTimeout time.Duration) error {
 	}
 	if !wire.ValidText(t.value, MaxValueLen) {
 		return fmt.Errorf("%w: %.32q...: must be UTF-8 of at most %d bytes", ErrValue, t.value, MaxValueLen)
+	}
+	if !t.mode.Valid() {
+		return fmt.Errorf("%w: Share and Permits: it cannot be both", ErrMode)
 	}
 	if t.mode == Counted && (t.limit < 1 || t.limit > MaxPermits) {
 		return fmt.Errorf("%w: a limit of %d: must be 1 to %d", ErrPermits, t.limit, MaxPermits)

@@ -45,13 +45,14 @@ type Event struct {
 	Kind    EventKind
 	Name    string        // the lock
 	Session sessions.ID   // whose hold or wait it is
+	Hold    uint64        // which one of that session's process, as in Holder and Waiter
 	Owner   string        // of that session, if it is still there
 	Token   fencing.Token // of the hold
 	Mode    Mode          // EventGranted
 	Slots   []int         // EventGranted, of a counted lock
 	Limit   int           // EventResized
 	Value   string        // EventGranted, EventValue: what the holder publishes
-	Cause   error         // EventLost, and EventLeft if it was not the waiter's wish: ErrSessionExpired, ErrMaxHold, ErrRevoked, ...
+	Cause   error         // EventLost, and EventLeft if it was not the waiter's wish: ErrSessionExpired, ErrMaxHold, ErrRevoked, ErrPermits, ...
 	Locks   []LockInfo    // EventPicture
 }
 
@@ -121,16 +122,22 @@ func (w *watcher) restart() { w.page, w.next = 0, w.n.changes.end() }
 // step shows a page, or the changes of those that were shown, and reports whether
 // it goes on.
 func (w *watcher) step(ctx context.Context) bool {
-	if w.page < pages {
-		return w.show()
+	var more <-chan struct{} = alreadyClosed
+	if w.page == pages {
+		more = w.n.changes.after(w.next)
 	}
-	more := w.n.changes.after(w.next)
 	select {
 	case <-more:
 	case <-w.n.ctx.Done():
-		return w.last(w.n.err())
 	case <-ctx.Done():
+	}
+	switch { // a reader with always more to read ends too
+	case w.n.ctx.Err() != nil:
+		return w.last(w.n.err())
+	case ctx.Err() != nil:
 		return w.last(ctx.Err())
+	case w.page < pages:
+		return w.show()
 	}
 	w.gather(ctx)
 	goesOn, _ := w.catchUp(w.n.changes.end())
@@ -221,16 +228,9 @@ func (n *Node) nameOwners(events []Event) {
 func (n *Node) notice(effects []effect) {
 	n.changes.begin()
 	defer n.changes.done()
-	resizing := "" // the counted lock that was resized last
 	for i := range effects {
 		e := &effects[i]
-		kind := eventOf(e.kind)
-		switch {
-		case kind == EventResized:
-			resizing = e.name
-		case e.kind == refused && e.cause == causePermits && e.name == resizing:
-			kind = EventLeft // it stood in line for more permits than there are now
-		}
+		kind := e.event()
 		if kind == 0 {
 			continue
 		}
@@ -243,9 +243,13 @@ func (n *Node) notice(effects []effect) {
 	}
 }
 
-// eventOf returns the kind of event that tells an effect, or 0 if none does.
-func eventOf(k effectKind) EventKind {
-	switch k {
+// event returns the kind of event that tells an effect, or 0 if none does.
+func (e *effect) event() EventKind {
+	switch e.kind {
+	case refused:
+		if e.n > 0 {
+			return EventLeft
+		}
 	case granted:
 		return EventGranted
 	case released:

@@ -26,8 +26,8 @@
 // partition, a pause or the node's Shutdown, the lock goes to the next in line however
 // busy the function still is: end ctx and wait for Run to return before the node is
 // shut down. A process that is stopped cannot look at its context at all, and
-// quorumlock's ForceRelease ends a term over its holder's head, which the holder may
-// learn after the next was granted.
+// quorumlock's ForceRelease and ForceClose end a term over its holder's head, which the
+// holder may learn after the next was granted.
 //
 // In all these cases it is the token that protects a store: hand it along with every
 // write, and let the store refuse one that is older than the newest it has seen. See

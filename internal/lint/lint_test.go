@@ -37,6 +37,7 @@ var mayImport = map[string][]string{
 	"locktest":         {".", "sessions", "fencing"},
 	"examples/...":     {".", "election", "locktest", "sessions", "fencing", "fencing/..."},
 	"bench":            {".", "fencing"},
+	"adapters/...":     {".", "adapters/internal/..."},
 }
 
 // mayLink says what else, beside the standard library, a package may import. What
