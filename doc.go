@@ -12,9 +12,16 @@
 //
 // Never two exclusive holders are granted at once: a minority refuses. Every grant
 // carries a fencing token that only ever grows for its name. A holder learns that it
-// lost a lock by its own clock, before anyone else can be granted it. Nothing
-// leaks: a cancelled wait leaves no waiter, a dead session leaves nothing, an idle
-// name costs nothing.
+// lost a lock by its own clock, before anyone else can be granted it, unless
+// somebody forced it out. Nothing leaks: a cancelled wait leaves no waiter, a dead
+// session leaves nothing, an idle name costs nothing.
+//
+// # Kinds of lock
+//
+// Locks are exclusive, shared (Share), or counted with numbered slots (Permits);
+// AcquireAll takes several names at once without deadlock. MaxHold, MinHold and
+// LockDelay bound a hold in time. Describe, List, Sessions and Watch tell who has
+// what and who waits; RequestYield, ForceRelease and ForceClose put it right.
 //
 // # What a lock cannot do
 //

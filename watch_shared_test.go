@@ -110,6 +110,7 @@ func TestWatchTellsWhoLeavesOverAResize(t *testing.T) {
 		h, err := nodes[1].Acquire(soon(t), "pool", Permits(3, 3))
 		require.NoError(t, err)
 		events := watching(t, nodes[2], "")
+		synctest.Wait() // the picture was shown
 		got := make(chan error, 1)
 		go func() {
 			_, err := nodes[3].Acquire(t.Context(), "pool", Permits(3, 3))
