@@ -104,7 +104,7 @@ func TestBadInputProposesNothing(t *testing.T) {
 		for _, c := range cases {
 			var texts []string
 			for _, id := range []uint64{1, 2, 5} {
-				err := c.call(nodes[id], t.Context())
+				err := c.call(nodes[id], soon(t))
 				require.ErrorIs(t, err, c.want, c.name)
 				require.ErrorContains(t, err, c.text, c.name)
 				texts = append(texts, err.Error())

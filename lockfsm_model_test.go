@@ -401,7 +401,7 @@ func (n *naiveFSM) obstacle(x *naiveClaim, c wire.Command) (name, why string) {
 	switch {
 	case inTheWay != "" && !c.Wait:
 		return inTheWay, "held"
-	case inTheWay != "" && uint64(waits) >= c.More.MaxWaits:
+	case inTheWay != "" && uint64(waits+len(x.names)) > c.More.MaxWaits:
 		return inTheWay, "queue full"
 	}
 	return "", ""

@@ -142,7 +142,7 @@ func TestMaxHoldBeginsWhenTheHolderKnows(t *testing.T) {
 		elapse(30 * time.Second)
 		s.pause(5, true)
 		require.NoError(t, before.Release(soon(t)))
-		next := inBackground(func() (*Hold, error) { return nodes[3].Acquire(t.Context(), "job") })
+		next := inBackground(func() (*Hold, error) { return nodes[3].Acquire(canceled(t, time.Hour), "job") })
 		elapse(d)
 		require.Empty(t, next, "the holder does not know yet")
 		info, err := nodes[3].Describe(soon(t), "job")
@@ -190,7 +190,7 @@ func TestLeaderChangeShortensNoTime(t *testing.T) {
 			inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
 				h := begin(t, nodes)
 				began := time.Now()
-				next := inBackground(func() (*Hold, error) { return nodes[4].Acquire(t.Context(), "job") })
+				next := inBackground(func() (*Hold, error) { return nodes[4].Acquire(canceled(t, time.Hour), "job") })
 				for time.Since(began) < d-time.Second {
 					s.moveLeader()
 					elapse(700 * time.Millisecond)
@@ -224,7 +224,7 @@ func TestRestartsAndSnapshotsShortenNoTime(t *testing.T) {
 		began := time.Now()
 		var next []<-chan outcome
 		for _, name := range []string{"max", "min", "delay"} {
-			next = append(next, inBackground(func() (*Hold, error) { return nodes[5].Acquire(t.Context(), name) }))
+			next = append(next, inBackground(func() (*Hold, error) { return nodes[5].Acquire(canceled(t, time.Hour), name) }))
 		}
 		elapse(d / 3)
 		for id := uint64(1); id <= 3; id++ {
@@ -257,7 +257,7 @@ func TestReleaseAfterMaxHoldFreesAtOnce(t *testing.T) {
 		began := time.Now()
 		h, err := nodes[5].Acquire(soon(t), "job", MaxHold(16*time.Second), LockDelay(time.Hour))
 		require.NoError(t, err)
-		next := inBackground(func() (*Hold, error) { return nodes[3].Acquire(t.Context(), "job") })
+		next := inBackground(func() (*Hold, error) { return nodes[3].Acquire(canceled(t, time.Hour), "job") })
 		<-h.Done()
 		require.Equal(t, 14*time.Second, time.Since(began))
 		require.Zero(t, h.Remaining())
@@ -350,17 +350,18 @@ func TestNothingRunsForWhatIsOver(t *testing.T) {
 		require.ErrorIs(t, (<-w).err, context.Canceled)
 		elapse(2 * time.Minute)
 		for id, n := range nodes {
-			n.machine.read(func(f *lockFSM) { require.Empty(t, f.times, id) })
+			var times, noted, next int
+			n.machine.read(func(f *lockFSM) { times = len(f.times) })
 			n.mu.Lock()
-			require.Empty(t, n.agenda.at, id)
-			require.Empty(t, n.agenda.next, id)
+			noted, next = len(n.agenda.at), len(n.agenda.next)
 			n.mu.Unlock()
+			require.Equal(t, []int{0, 0, 0}, []int{times, noted, next}, id)
 		}
 		settled(t, nodes)
 		before := s.length()
 		elapse(2 * time.Hour)
 		var e wire.Entry
-		for _, b := range s.log[before:] {
+		for _, b := range s.entries()[before:] {
 			require.NoError(t, wire.DecodeEntry(b, &e))
 			require.Empty(t, e.Commands, "renewals and nothing else")
 		}
@@ -528,6 +529,58 @@ func TestLockDelayFollowsUncleanEnds(t *testing.T) {
 	}
 }
 
+// While a lock is delayed, nothing that happens in its line makes it free: not those
+// who leave, not a release of what was beside it, not a try in another mode.
+func TestNothingEndsALockDelayEarly(t *testing.T) {
+	const d = 20 * time.Second
+	inSim(t, func(t *testing.T, _ *sim, nodes map[uint64]*Node) {
+		a, err := nodes[1].Acquire(soon(t), "doc", Share(), LockDelay(d))
+		require.NoError(t, err)
+		own, err := nodes[2].OpenSession(soon(t))
+		require.NoError(t, err)
+		b, err := own.Acquire(soon(t), "doc", Share())
+		require.NoError(t, err)
+		began := time.Now()
+		require.NoError(t, nodes[3].ForceClose(soon(t), a.Session().ID(), "ops", "test"))
+		require.NoError(t, b.Err(), "a reader of another session goes on")
+		_, err = nodes[4].TryAcquire(soon(t), "doc", Share())
+		require.ErrorIs(t, err, ErrHeld, "but nobody joins it")
+		var waits []<-chan outcome
+		for _, opts := range [][]AcquireOption{nil, {Share()}, nil, {Share()}} {
+			waits = append(waits, inBackground(func() (*Hold, error) {
+				ctx := canceled(t, time.Hour)
+				if len(waits) == 0 {
+					ctx = canceled(t, time.Second)
+				}
+				return nodes[4].Acquire(ctx, "doc", opts...)
+			}))
+		}
+		require.ErrorIs(t, (<-waits[0]).err, context.DeadlineExceeded)
+		require.NoError(t, b.Release(soon(t)))
+		require.NoError(t, own.Close(soon(t)))
+		for _, opts := range [][]AcquireOption{nil, {Share()}, {Permits(1, 2)}} {
+			_, err = nodes[5].TryAcquire(soon(t), "doc", opts...)
+			require.Error(t, err)
+		}
+		_, err = nodes[5].TryAcquireAll(soon(t), "doc", "other")
+		require.ErrorIs(t, err, ErrHeld)
+		for _, w := range waits[1:] {
+			got := <-w
+			require.NoError(t, got.err)
+			require.GreaterOrEqual(t, got.at.Sub(began), d)
+			require.NoError(t, got.hold.Release(soon(t)))
+		}
+		settled(t, nodes)
+	})
+}
+
+// entries are those of the log.
+func (s *sim) entries() [][]byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.log
+}
+
 // delayed checks that a lock is described as kept from being granted.
 func delayed(t *testing.T, n *Node, until time.Time) {
 	t.Helper()
@@ -571,8 +624,7 @@ func TestLateWordsEndNoTime(t *testing.T) {
 		dues := 0
 		leader, _ := nodes[1].engine.leader()
 		require.Equal(t, uint64(1), leader)
-		s.mu.Lock()
-		for _, b := range s.log {
+		for _, b := range s.entries() {
 			var e wire.Entry
 			require.NoError(t, wire.DecodeEntry(b, &e))
 			for i := range e.Commands {
@@ -582,7 +634,6 @@ func TestLateWordsEndNoTime(t *testing.T) {
 				}
 			}
 		}
-		s.mu.Unlock()
 		require.GreaterOrEqual(t, dues, 3)
 		holds := round()
 		began := time.Now()

@@ -19,7 +19,9 @@
 //
 // A replica that claims a run and dies does not run it, and nobody else does. If no
 // majority answers within Options.Patience the run is given up by who asked, and may
-// be lost. If the clock of a replica is ahead of the others' by more than the time
+// be lost. gocron plans a job's next run when the claim for this one is answered: planned
+// times that come while it waits, for a new leader of the cluster say, it passes over.
+// That takes about a second, so it matters to jobs that run every second. If the clock of a replica is ahead of the others' by more than the time
 // between two runs, the runs before the first that it claims after its start are
 // lost: a claim stands for all planned times before it.
 //

@@ -30,8 +30,8 @@ func NewClaims(r Register, job string, patience time.Duration) *Claims {
 }
 
 // Claim reports whether the run that was planned for a time is the caller's. Only
-// true without an error allows it to run: after an error the tick may have been
-// claimed for nobody, and before it the clock says nothing.
+// true without an error allows it to run: after an error the tick may be anybody's, or
+// claimed for nobody.
 func (c *Claims) Claim(ctx context.Context, planned time.Time) (bool, error) {
 	select {
 	case <-c.turn:
