@@ -49,7 +49,7 @@ func (b *bench) kind(ctx context.Context, job string) {
 				continue
 			}
 			b.turn(ctx, row{Job: job, System: name, Callers: b.plan.kindCallers, Where: everywhere},
-				order{Do: "kind", Name: job, Callers: b.plan.kindCallers, Warm: b.plan.warm(b.plan.kindCallers), For: b.plan.lone})
+				order{Do: "kind", Name: job, Callers: b.plan.kindCallers, Warm: b.plan.warm(b.plan.kindCallers), For: b.plan.turn})
 		}
 	}
 }
