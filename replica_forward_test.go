@@ -44,6 +44,10 @@ func TestReplicaFollowerForwards(t *testing.T) {
 	c.openAll()
 	leader := c.leader()
 	follower := leader%3 + 1
+	require.Eventually(t, func() bool { // a majority knows who leads, and perhaps not this one
+		known, _ := c.running[follower].leader()
+		return known == leader
+	}, enough, 5*time.Millisecond)
 	c.propose(follower, "by way of the leader")
 	r := c.running[follower].engine.(*replica)
 	require.NotNil(t, r.forwarder.links[leader], "it went by the forwarder")

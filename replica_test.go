@@ -129,6 +129,13 @@ func (m *listMachine) snapshotOfList() []string {
 	return slices.Clone(m.list)
 }
 
+// saves is how many snapshots were written.
+func (m *listMachine) saves() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.saved
+}
+
 // await waits until ok, which is called with m.mu held.
 func (m *listMachine) await(t testing.TB, what string, ok func() bool) {
 	t.Helper()
