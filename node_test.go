@@ -218,6 +218,7 @@ func TestMalformedEntryHasNoEffect(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
 		h, err := nodes[1].Acquire(soon(t), "job")
 		require.NoError(t, err)
+		synctest.Wait()
 		before := snapshotOf(t, nodes[2])
 		s.alter(func() {
 			s.log = append(s.log, []byte{}, []byte{0}, []byte{wire.EntryVersion}, []byte{wire.EntryVersion, 0xff, 0xff})
