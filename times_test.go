@@ -634,8 +634,8 @@ func TestLateWordsEndNoTime(t *testing.T) {
 			}
 		}
 		require.GreaterOrEqual(t, dues, 3)
-		holds := round()
 		began := time.Now()
+		holds := round()
 		s.alter(func() { s.log = append(s.log, s.log...) })
 		synctest.Wait()
 		require.NoError(t, holds[0].Validate(soon(t)))
