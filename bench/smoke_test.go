@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 func tiny(t *testing.T, systems []string, jobs ...string) *bench {
 	p := shortPlan()
 	p.limit, p.rounds, p.callers = 30*time.Second, 1, []int{10}
-	p.turn, p.lone, p.floor = 50*time.Millisecond, 300*time.Millisecond, 20*time.Millisecond
+	p.turn, p.lone, p.floor = 300*time.Millisecond, 300*time.Millisecond, 20*time.Millisecond
 	p.locks, p.kindCallers = []int{1000}, 2*countedPerName
 	return &bench{plan: p, systems: systems, jobs: jobs, dir: t.TempDir(), progress: t.Output()}
 }
