@@ -269,6 +269,14 @@ func TestBusy(t *testing.T) {
 		h, err := n.Acquire(soon(t), "job")
 		require.NoError(t, err)
 		s.cut(1)
+		var wg sync.WaitGroup
+		for i := range window { // as many batches are under way as may be: nothing is taken from the queue
+			wg.Go(func() {
+				_, err := n.Acquire(soon(t), fmt.Sprint("under way ", i))
+				require.NoError(t, err)
+			})
+			synctest.Wait()
+		}
 		n.mu.Lock()
 		for range maxPending {
 			n.stream.acquires = append(n.stream.acquires, &Hold{session: h.session, abandoned: true})
@@ -281,7 +289,6 @@ func TestBusy(t *testing.T) {
 		require.ErrorIs(t, err, ErrBusy)
 		require.Zero(t, time.Since(start), "at once")
 
-		var wg sync.WaitGroup
 		wg.Go(func() { require.NoError(t, h.Release(soon(t))) })
 		synctest.Wait()
 		s.heal()
