@@ -43,7 +43,7 @@ func fullPlan() plan {
 // those that take too long, smaller ones.
 func shortPlan() plan {
 	return plan{
-		short: true, limit: 58 * time.Second, rounds: 3, kindRounds: 1, kindCallers: 512, callers: []int{512, 2000},
+		short: true, limit: 58 * time.Second, rounds: 2, kindRounds: 1, kindCallers: 512, callers: []int{512, 2000},
 		turn: 400 * time.Millisecond, lone: 250 * time.Millisecond, floor: 150 * time.Millisecond, overload: 900 * time.Millisecond,
 		locks: []int{100_000}, share: 50_000, idle: 1200 * time.Millisecond, deaths: 1,
 		applies: "200000x", watched: "100000x", once: "1x",
