@@ -18,8 +18,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -27,6 +25,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/quorumlock/quorumlock/examples/internal/crew"
 )
 
 const (
@@ -108,7 +108,7 @@ func (d *director) tell(format string, args ...any) {
 }
 
 func (d *director) run(ctx context.Context) error {
-	members, err := freeAddresses()
+	members, err := crew.FreeAddresses(workers)
 	if err != nil {
 		return err
 	}
@@ -232,23 +232,3 @@ func (d *director) start(i int, members map[uint64]string, listeners *sync.WaitG
 }
 
 func clockTime(t time.Time) string { return t.UTC().Format("15:04:05.0") }
-
-// freeAddresses returns loopback addresses for the workers, at ports that systems do
-// not hand out for outgoing connections.
-func freeAddresses() (map[uint64]string, error) {
-	const lowest, span, tries = 20000, 12000, 1000
-	members := make(map[uint64]string, workers)
-	for range tries {
-		address := fmt.Sprintf("127.0.0.1:%d", lowest+rand.IntN(span))
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			continue
-		}
-		defer l.Close() // kept until all are found, so that none is found twice
-		members[uint64(len(members)+1)] = address
-		if len(members) == workers {
-			return members, nil
-		}
-	}
-	return nil, fmt.Errorf("no %d free ports on 127.0.0.1", workers)
-}

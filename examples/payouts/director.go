@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/quorumlock/quorumlock/examples/internal/crew"
 )
 
 const (
@@ -32,7 +34,7 @@ type director struct {
 
 	ledger  *ledger
 	members map[uint64]string
-	crew    map[uint64]*process
+	crew    map[uint64]*crew.Process
 	reports chan report
 	backlog []report      // reports that nobody has awaited yet
 	gone    chan struct{} // closed when no report is of interest any more
@@ -52,7 +54,7 @@ type faultTimes struct {
 
 // run is the whole story. However it ends, no worker is left.
 func (d *director) run(ctx context.Context) (*audit, error) {
-	d.crew = make(map[uint64]*process)
+	d.crew = make(map[uint64]*crew.Process)
 	d.reports = make(chan report, 1024)
 	d.gone = make(chan struct{})
 	d.ticker = time.NewTicker(progressEvery)
@@ -79,7 +81,7 @@ func (d *director) run(ctx context.Context) (*audit, error) {
 
 func (d *director) startAll(ctx context.Context) error {
 	var err error
-	if d.members, err = freeAddresses(workers); err != nil {
+	if d.members, err = crew.FreeAddresses(workers); err != nil {
 		return err
 	}
 	var pids []string
@@ -87,7 +89,7 @@ func (d *director) startAll(ctx context.Context) error {
 		if err := d.startWorker(id, 1); err != nil {
 			return err
 		}
-		pids = append(pids, strconv.Itoa(d.crew[id].pid()))
+		pids = append(pids, strconv.Itoa(d.crew[id].Pid()))
 	}
 	d.story.tell("started workers 1 to %d (pids %s), each a process of its own", workers, strings.Join(pids, ", "))
 	d.story.more("with a replica of the lock cluster inside")
@@ -120,8 +122,17 @@ func (d *director) startWorker(id uint64, life int) error {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return err
 	}
-	log := filepath.Join(d.dir, fmt.Sprintf("worker-%d.log", id))
-	p, err := startProcess(cfg, life, log, d.reports, d.gone)
+	hear := func(r report) {
+		r.Worker, r.Life = id, life
+		select {
+		case d.reports <- r:
+		case <-d.gone:
+		}
+	}
+	p, err := crew.Start(crew.Worker{
+		ID: id, Life: life, Env: workerEnv, Log: filepath.Join(d.dir, fmt.Sprintf("worker-%d.log", id)),
+		Echo: d.verbose, Config: cfg,
+	}, hear, func(text string) { hear(report{What: reportExited, Text: text}) })
 	if err != nil {
 		return err
 	}
@@ -152,8 +163,8 @@ func (d *director) finish(ctx context.Context) error {
 	}
 	d.story.tell("every invoice is paid")
 	for _, p := range d.crew {
-		p.doomed = true
-		if err := p.tell(order{Do: orderQuit}); err != nil {
+		p.Doomed = true
+		if err := p.Tell(order{Do: orderQuit}); err != nil {
 			return err
 		}
 	}
@@ -171,11 +182,11 @@ func (d *director) finish(ctx context.Context) error {
 func (d *director) dismiss() {
 	close(d.gone)
 	for _, p := range d.crew {
-		p.kill()
+		p.Kill()
 	}
 	for _, p := range d.crew {
-		if err := p.reap(reapLimit); err != nil {
-			fmt.Fprintf(os.Stderr, "worker %d (pid %d): %v\n", p.id, p.pid(), err)
+		if err := p.Reap(reapLimit); err != nil {
+			fmt.Fprintf(os.Stderr, "worker %d (pid %d): %v\n", p.ID, p.Pid(), err)
 		}
 	}
 }
@@ -185,7 +196,7 @@ func (d *director) leader(ctx context.Context) (uint64, error) {
 	for {
 		d.forget(reportStatus)
 		for _, p := range d.crew {
-			if err := p.tell(order{Do: orderStatus}); err != nil {
+			if err := p.Tell(order{Do: orderStatus}); err != nil {
 				return 0, err
 			}
 		}
@@ -288,8 +299,8 @@ func (d *director) trouble(r report) error {
 	switch {
 	case r.What == reportBroken:
 		return fmt.Errorf("worker %d gave up: %s", r.Worker, r.Text)
-	case r.What == reportExited && r.Life == p.life && !p.doomed:
-		return fmt.Errorf("worker %d ended by itself (%s); %s", r.Worker, r.Text, p.lastWords())
+	case r.What == reportExited && r.Life == p.Life && !p.Doomed:
+		return fmt.Errorf("worker %d ended by itself (%s); %s", r.Worker, r.Text, p.LastWords())
 	}
 	return nil
 }

@@ -29,6 +29,8 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"github.com/quorumlock/quorumlock/examples/internal/crew"
 )
 
 const (
@@ -59,7 +61,7 @@ func main() {
 	if os.Getenv(workerEnv) != "" {
 		os.Exit(workerMain())
 	}
-	// See startProcess: the workers are tied to the thread that starts them.
+	// See crew.Start: the workers are tied to the thread that starts them.
 	runtime.LockOSThread()
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -92,7 +94,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case s.lease < minLease || s.lease > maxLease:
 		fmt.Fprintf(stderr, "payouts: -lease is %v and must be from %v to %v\n", s.lease, minLease, maxLease)
 		return exitUsage
-	case !canFreeze:
+	case !crew.CanFreeze:
 		fmt.Fprintln(stderr, "payouts: this demonstration freezes a process with SIGSTOP, which this system does not have;"+
 			" run it on Linux, macOS or a BSD")
 		return exitFailed

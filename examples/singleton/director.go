@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/quorumlock/quorumlock/examples/internal/crew"
 )
 
 const (
@@ -28,7 +30,7 @@ type director struct {
 
 	store   *store
 	members map[uint64]string
-	crew    map[uint64]*process
+	crew    map[uint64]*crew.Process
 	reports chan report
 	gone    chan struct{} // closed when no report is of interest any more
 	leads   uint64        // the worker whose exporter runs
@@ -52,7 +54,7 @@ func (d *director) more(format string, args ...any) {
 
 // run is the whole story. However it ends, no worker is left.
 func (d *director) run(ctx context.Context) (a audit, err error) {
-	d.crew = make(map[uint64]*process)
+	d.crew = make(map[uint64]*crew.Process)
 	d.reports, d.gone = make(chan report, 1024), make(chan struct{})
 	defer d.dismiss()
 	path := filepath.Join(d.dir, "store.db")
@@ -72,7 +74,7 @@ func (d *director) run(ctx context.Context) (a audit, err error) {
 }
 
 func (d *director) startAll(ctx context.Context) (err error) {
-	if d.members, err = freeAddresses(workers); err != nil {
+	if d.members, err = crew.FreeAddresses(workers); err != nil {
 		return err
 	}
 	var pids []string
@@ -80,7 +82,7 @@ func (d *director) startAll(ctx context.Context) (err error) {
 		if err := d.start(id, 1); err != nil {
 			return err
 		}
-		pids = append(pids, strconv.Itoa(d.crew[id].pid()))
+		pids = append(pids, strconv.Itoa(d.crew[id].Pid()))
 	}
 	d.tell("started workers 1 to %d (pids %s), each a process of its own", workers, strings.Join(pids, ", "))
 	d.more("with a replica of the lock cluster inside")
@@ -102,7 +104,17 @@ func (d *director) start(id uint64, life int) error {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return err
 	}
-	p, err := startProcess(cfg, life, filepath.Join(d.dir, fmt.Sprintf("worker-%d.log", id)), d.reports, d.gone)
+	hear := func(r report) {
+		r.Worker, r.Life = id, life
+		select {
+		case d.reports <- r:
+		case <-d.gone:
+		}
+	}
+	p, err := crew.Start(crew.Worker{
+		ID: id, Life: life, Env: workerEnv, Log: filepath.Join(d.dir, fmt.Sprintf("worker-%d.log", id)),
+		Echo: d.verbose, Config: cfg,
+	}, hear, func(text string) { hear(report{What: reportExited, Text: text}) })
 	if err == nil {
 		d.crew[id] = p
 	}
@@ -144,12 +156,12 @@ func (d *director) moved(ctx context.Context, what string, since time.Time, stat
 // endCleanly asks the leader to end.
 func (d *director) endCleanly(ctx context.Context) error {
 	p := d.crew[d.leads]
-	p.doomed = true
+	p.Doomed = true
 	since := time.Now()
-	if err := p.tell(order{Do: orderEnd}); err != nil {
+	if err := p.Tell(order{Do: orderEnd}); err != nil {
 		return err
 	}
-	d.tell("END worker %d (pid %d): it is asked to end, as by a rolling upgrade", p.id, p.pid())
+	d.tell("END worker %d (pid %d): it is asked to end, as by a rolling upgrade", p.ID, p.Pid())
 	if err := d.moved(ctx, "ended cleanly", since, 100*time.Millisecond); err != nil {
 		return err
 	}
@@ -157,49 +169,49 @@ func (d *director) endCleanly(ctx context.Context) error {
 }
 
 // restart starts a worker again once its process has ended.
-func (d *director) restart(ctx context.Context, p *process) error {
-	if err := p.ended(ctx); err != nil {
+func (d *director) restart(ctx context.Context, p *crew.Process) error {
+	if err := ended(ctx, p); err != nil {
 		return err
 	}
-	if err := d.start(p.id, p.life+1); err != nil {
+	if err := d.start(p.ID, p.Life+1); err != nil {
 		return err
 	}
-	if _, err := d.await(ctx, reportReady, func(r report) bool { return r.Worker == p.id && r.Life == p.life+1 }); err != nil {
+	if _, err := d.await(ctx, reportReady, func(r report) bool { return r.Worker == p.ID && r.Life == p.Life+1 }); err != nil {
 		return err
 	}
-	d.tell("worker %d is started again, and stands in line", p.id)
+	d.tell("worker %d is started again, and stands in line", p.ID)
 	return d.work(ctx)
 }
 
 // freeze stops the leader just before a write for longer than its lease, and wakes it.
 func (d *director) freeze(ctx context.Context) error {
 	victim := d.crew[d.leads]
-	if err := victim.tell(order{Do: orderPause}); err != nil {
+	if err := victim.Tell(order{Do: orderPause}); err != nil {
 		return err
 	}
-	of := func(r report) bool { return r.Worker == victim.id }
+	of := func(r report) bool { return r.Worker == victim.ID }
 	caught, err := d.await(ctx, reportPausing, of)
 	if err != nil {
 		return err
 	}
 	since := time.Now()
-	if err := victim.freeze(); err != nil {
+	if err := victim.Freeze(); err != nil {
 		return err
 	}
-	d.tell("FREEZE worker %d (pid %d, SIGSTOP), which was about to write record %d with token %s", victim.id, victim.pid(), caught.Number, caught.Token)
+	d.tell("FREEZE worker %d (pid %d, SIGSTOP), which was about to write record %d with token %s", victim.ID, victim.Pid(), caught.Number, caught.Token)
 	if err := d.moved(ctx, "frozen", since, lease); err != nil {
 		return err
 	}
 	if err := d.work(ctx); err != nil {
 		return err
 	}
-	if err := victim.tell(order{Do: orderGoOn}); err != nil {
+	if err := victim.Tell(order{Do: orderGoOn}); err != nil {
 		return err
 	}
-	if err := victim.thaw(); err != nil {
+	if err := victim.Thaw(); err != nil {
 		return err
 	}
-	d.tell("WAKE worker %d (SIGCONT) after %.2f s. It goes straight on to write its record", victim.id, time.Since(since).Seconds())
+	d.tell("WAKE worker %d (SIGCONT) after %.2f s. It goes straight on to write its record", victim.ID, time.Since(since).Seconds())
 	what := reportRefused
 	if !d.fenced {
 		what = reportWrote
@@ -216,7 +228,7 @@ func (d *director) freeze(ctx context.Context) error {
 	if r, err = d.await(ctx, reportBelief, of); err != nil {
 		return err
 	}
-	d.tell("asked now, worker %d's own library says of its term: %s", victim.id, r.Text)
+	d.tell("asked now, worker %d's own library says of its term: %s", victim.ID, r.Text)
 	return d.work(ctx)
 }
 
@@ -224,8 +236,8 @@ func (d *director) freeze(ctx context.Context) error {
 func (d *director) kill(ctx context.Context) error {
 	p := d.crew[d.leads]
 	since := time.Now()
-	p.kill()
-	d.tell("KILL worker %d (pid %d, SIGKILL)", p.id, p.pid())
+	p.Kill()
+	d.tell("KILL worker %d (pid %d, SIGKILL)", p.ID, p.Pid())
 	if err := d.moved(ctx, "killed", since, lease); err != nil {
 		return err
 	}
@@ -235,10 +247,10 @@ func (d *director) kill(ctx context.Context) error {
 // quit ends all workers, without ceremony.
 func (d *director) quit(ctx context.Context) error {
 	for _, p := range d.crew {
-		p.kill()
+		p.Kill()
 	}
 	for _, p := range d.crew {
-		if err := p.ended(ctx); err != nil {
+		if err := ended(ctx, p); err != nil {
 			return err
 		}
 	}
@@ -246,13 +258,13 @@ func (d *director) quit(ctx context.Context) error {
 	return nil
 }
 
-// ended waits until the process has ended.
-func (p *process) ended(ctx context.Context) error {
+// ended waits until a process has ended.
+func ended(ctx context.Context, p *crew.Process) error {
 	select {
-	case <-p.done:
+	case <-p.Done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%w, while waiting for worker %d to end", context.Cause(ctx), p.id)
+		return fmt.Errorf("%w, while waiting for worker %d to end", context.Cause(ctx), p.ID)
 	}
 }
 
@@ -260,11 +272,11 @@ func (p *process) ended(ctx context.Context) error {
 func (d *director) dismiss() {
 	close(d.gone)
 	for _, p := range d.crew {
-		p.kill()
+		p.Kill()
 	}
 	for _, p := range d.crew {
-		if err := p.reap(reapLimit); err != nil {
-			fmt.Fprintf(os.Stderr, "worker %d (pid %d): %v\n", p.id, p.pid(), err)
+		if err := p.Reap(reapLimit); err != nil {
+			fmt.Fprintf(os.Stderr, "worker %d (pid %d): %v\n", p.ID, p.Pid(), err)
 		}
 	}
 }
@@ -281,8 +293,8 @@ func (d *director) await(ctx context.Context, what reportKind, match func(report
 				return r, nil
 			case r.What == reportBroken:
 				return r, fmt.Errorf("worker %d gave up: %s", r.Worker, r.Text)
-			case r.What == reportExited && r.Life == p.life && !p.doomed:
-				return r, fmt.Errorf("worker %d ended by itself (%s); %s", r.Worker, r.Text, p.lastWords())
+			case r.What == reportExited && r.Life == p.Life && !p.Doomed:
+				return r, fmt.Errorf("worker %d ended by itself (%s); %s", r.Worker, r.Text, p.LastWords())
 			}
 		case <-ctx.Done():
 			return report{}, fmt.Errorf("%w, while waiting for a worker to say %q", context.Cause(ctx), what)

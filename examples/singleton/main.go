@@ -27,6 +27,8 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"github.com/quorumlock/quorumlock/examples/internal/crew"
 )
 
 const (
@@ -52,7 +54,7 @@ func main() {
 	if os.Getenv(workerEnv) != "" {
 		os.Exit(workerMain())
 	}
-	// See startProcess: the workers are tied to the thread that starts them.
+	// See crew.Start: the workers are tied to the thread that starts them.
 	runtime.LockOSThread()
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -70,7 +72,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case flags.NArg() > 0:
 		fmt.Fprintf(stderr, "singleton: takes no arguments, only flags; got %q\n", flags.Arg(0))
 		return exitUsage
-	case !canFreeze:
+	case !crew.CanFreeze:
 		fmt.Fprintln(stderr, "singleton: this demonstration freezes a process with SIGSTOP, which this system does not have;"+
 			" run it on Linux, macOS or a BSD")
 		return exitFailed

@@ -6,6 +6,9 @@ import "github.com/quorumlock/quorumlock/fencing"
 // orders. The worker writes reports to its standard output. All are JSON values,
 // one a line. When its input ends, the director is gone, and so goes the worker.
 
+// workerEnv marks a process that the program started as one of its workers.
+const workerEnv = "QUORUMLOCK_SINGLETON_WORKER"
+
 // A workerConfig is all that a worker needs to know.
 type workerConfig struct {
 	ID      uint64

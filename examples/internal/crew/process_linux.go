@@ -1,4 +1,4 @@
-package main
+package crew
 
 import (
 	"os/exec"

@@ -1,4 +1,4 @@
-package main
+package crew
 
 import (
 	"fmt"
@@ -6,11 +6,11 @@ import (
 	"net"
 )
 
-// freeAddresses returns loopback addresses for n replicas, numbered from 1.
+// FreeAddresses returns loopback addresses for n replicas, numbered from 1.
 //
 // The ports lie below those that systems hand out for outgoing connections: a
 // killed replica wants its port back, and nobody may have been given it meanwhile.
-func freeAddresses(n int) (map[uint64]string, error) {
+func FreeAddresses(n int) (map[uint64]string, error) {
 	const lowest, span, tries = 20000, 12000, 1000
 	members := make(map[uint64]string, n)
 	var bound []net.Listener // kept until all are found, so that none is found twice

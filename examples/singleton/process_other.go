@@ -1,8 +1,0 @@
-//go:build !unix
-
-package main
-
-import "os/exec"
-
-// tieToParent leaves it to the worker to end when its standard input is closed.
-func tieToParent(*exec.Cmd) {}
