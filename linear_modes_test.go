@@ -11,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -513,87 +512,17 @@ func (c *modeCaller) describe(ctx context.Context, name string) {
 // healed, nothing is left.
 func TestLinearizableModes(t *testing.T) {
 	kinds := make(map[modeOpKind]int)
-	start := time.Now()
-	for _, seed := range seeds(t, 60) {
-		ok := t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				for _, op := range modesSim(t, seed).ops {
-					kinds[op.Input.(modeOp).kind]++
-				}
-			})
-		})
-		if !ok {
-			t.Fatalf("replay with %s=%d", seedVar, seed)
-		}
-		if time.Since(start) > 6*time.Second {
-			break
-		}
-	}
-	t.Logf("operations by kind: %v", kinds)
-}
-
-func modesSim(t *testing.T, seed uint64) *modeHistory {
-	s := newSim(seed, 5)
-	var mu sync.Mutex // guards nodes
-	nodes := make(map[uint64]*Node)
-	options := make(map[uint64]Options)
-	for id := range s.replicas {
-		o := s.options(id)
-		brisk(&o)
-		options[id] = o
-		nodes[id] = s.open(t, o)
-	}
-	defer func() {
-		for id, n := range nodes {
-			if err := n.Close(); err != nil {
-				t.Errorf("close %d: %v", id, err)
-			}
-		}
-	}()
-	h := new(modeHistory)
-	ctx, cancel := context.WithCancel(t.Context())
-	var calls, nemesis sync.WaitGroup
-	for id := range s.replicas {
-		node := func() *Node {
-			mu.Lock()
-			defer mu.Unlock()
-			return nodes[id]
-		}
-		for k := range uint64(2) {
+	simulations(t, 60, 6*time.Second, func(t *testing.T, seed uint64) {
+		h := new(modeHistory)
+		inTrouble(t, seed, h.check, func(ctx context.Context, id, k uint64, node func() *Node) {
 			c := &modeCaller{h: h, t: t, rng: rand.New(rand.NewPCG(seed, 10*id+k)), node: node}
-			calls.Go(func() { c.run(ctx, 30) })
-		}
-	}
-	rng := rand.New(rand.NewPCG(seed, 0))
-	nemesis.Go(func() {
-		for ctx.Err() == nil {
-			time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond)
-			s.trouble(rng, func(id uint64) {
-				mu.Lock()
-				n := nodes[id]
-				mu.Unlock()
-				if err := n.Close(); err != nil {
-					t.Errorf("close: %v", err)
-				}
-				n = s.open(t, options[id])
-				mu.Lock()
-				nodes[id] = n
-				mu.Unlock()
-			})
+			c.run(ctx, 30)
+		})
+		for _, op := range h.ops {
+			kinds[op.Input.(modeOp).kind]++
 		}
 	})
-	calls.Wait()
-	cancel()
-	nemesis.Wait()
-	s.alter(func() { s.faults = simFaults{} })
-	s.heal()
-	s.moveLeader()
-	goesOn(t, nodes)
-	settled(t, nodes)
-	if err := h.check(); err != nil {
-		t.Error(err)
-	}
-	return h
+	t.Logf("operations by kind: %v", kinds)
 }
 
 // The models are worth something: they refuse what must not be.

@@ -444,26 +444,38 @@ func seeds(t *testing.T, n int) []uint64 {
 // fenced mutex. When all is healed, nothing is left.
 func TestLinearizableSim(t *testing.T) {
 	ops, kinds := 0, make(mix)
+	simulations(t, 150, 12*time.Second, func(t *testing.T, seed uint64) {
+		h := newHistory()
+		inTrouble(t, seed, h.check, func(ctx context.Context, id, k uint64, node func() *Node) {
+			c := &caller{h: h, t: t, rng: rand.New(rand.NewPCG(seed, 10*id+k)), replica: id, node: node, scale: 10 * time.Millisecond}
+			c.run(ctx, 40, []string{"a", "b", "c"})
+		})
+		ops += len(h.ops)
+		kinds.add(h)
+	})
+	t.Logf("%d operations: %v", ops, kinds)
+}
+
+// simulations runs one simulation after the other, each from a seed that replays it,
+// until there were most of them or they have taken so long.
+func simulations(t *testing.T, most int, limit time.Duration, one func(t *testing.T, seed uint64)) {
 	start := time.Now()
-	for _, seed := range seeds(t, 150) {
+	for _, seed := range seeds(t, most) {
 		ok := t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				h := linearSim(t, seed)
-				ops += len(h.ops)
-				kinds.add(h)
-			})
+			synctest.Test(t, func(t *testing.T) { one(t, seed) })
 		})
 		if !ok {
 			t.Fatalf("replay with %s=%d", seedVar, seed)
 		}
-		if time.Since(start) > 12*time.Second {
+		if time.Since(start) > limit {
 			break
 		}
 	}
-	t.Logf("%d operations: %v", ops, kinds)
 }
 
-func linearSim(t *testing.T, seed uint64) *history {
+// inTrouble lets two callers on each of five nodes call while there is trouble. When
+// they are done all is healed; then nothing may be left, and check is asked.
+func inTrouble(t *testing.T, seed uint64, check func() error, call func(ctx context.Context, id, k uint64, node func() *Node)) {
 	s := newSim(seed, 5)
 	var mu sync.Mutex // guards nodes
 	nodes := make(map[uint64]*Node)
@@ -481,7 +493,6 @@ func linearSim(t *testing.T, seed uint64) *history {
 			}
 		}
 	}()
-	h := newHistory()
 	ctx, cancel := context.WithCancel(t.Context())
 	var calls, nemesis sync.WaitGroup
 	for id := range s.replicas {
@@ -491,8 +502,7 @@ func linearSim(t *testing.T, seed uint64) *history {
 			return nodes[id]
 		}
 		for k := range uint64(2) {
-			c := &caller{h: h, t: t, rng: rand.New(rand.NewPCG(seed, 10*id+k)), replica: id, node: node, scale: 10 * time.Millisecond}
-			calls.Go(func() { c.run(ctx, 40, []string{"a", "b", "c"}) })
+			calls.Go(func() { call(ctx, id, k, node) })
 		}
 	}
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -521,10 +531,9 @@ func linearSim(t *testing.T, seed uint64) *history {
 	s.moveLeader()
 	goesOn(t, nodes)
 	settled(t, nodes)
-	if err := h.check(); err != nil {
+	if err := check(); err != nil {
 		t.Error(err)
 	}
-	return h
 }
 
 // trouble does one thing to the simulation.
