@@ -72,7 +72,7 @@ func checkReason(what, text string) error {
 // ErrName, and an error matching ErrNoQuorum and ctx's error when ctx ended first:
 // it may then be done or not.
 func (n *Node) Resize(ctx context.Context, name string, limit int) error {
-	if err := errors.Join(checkCtx(ctx), checkName(name)); err != nil {
+	if err := checkCall(ctx, name); err != nil {
 		return err
 	}
 	if limit < 1 || limit > MaxPermits {

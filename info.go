@@ -113,9 +113,6 @@ const defaultListLimit = 1000
 // them at the same one, since List never holds up the log. Its cost grows with the
 // number of all locks. Errors are those of Describe.
 func (n *Node) List(ctx context.Context, prefix string, opts ...ListOption) ([]LockInfo, error) {
-	if err := checkCtx(ctx); err != nil {
-		return nil, err
-	}
 	o := listOptions{limit: defaultListLimit}
 	for _, opt := range opts {
 		opt(&o)
@@ -123,7 +120,7 @@ func (n *Node) List(ctx context.Context, prefix string, opts ...ListOption) ([]L
 	if o.limit < 1 {
 		o.limit = defaultListLimit
 	}
-	if err := n.barrier(ctx); err != nil {
+	if err := n.consult(ctx); err != nil {
 		return nil, err
 	}
 	names, err := n.names(ctx, prefix, o)
@@ -194,10 +191,7 @@ type SessionInfo struct {
 // linearizable, and its errors are those of Describe. A hold that MinHold keeps
 // after its session's end is nobody's.
 func (n *Node) Sessions(ctx context.Context) ([]SessionInfo, error) {
-	if err := checkCtx(ctx); err != nil {
-		return nil, err
-	}
-	if err := n.barrier(ctx); err != nil {
+	if err := n.consult(ctx); err != nil {
 		return nil, err
 	}
 	var infos []SessionInfo
@@ -256,6 +250,14 @@ func (n *Node) claimCount() (count int) {
 		count += len(s.claims)
 	}
 	return count
+}
+
+// consult is barrier for a call of a user's.
+func (n *Node) consult(ctx context.Context) error {
+	if err := checkCtx(ctx); err != nil {
+		return err
+	}
+	return n.barrier(ctx)
 }
 
 // barrier waits until this replica has applied everything that was committed when

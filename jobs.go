@@ -2,7 +2,6 @@ package quorumlock
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -21,7 +20,7 @@ import (
 // tick may have been claimed for nobody. Other errors match ErrName, for the job,
 // ErrTooManyJobs and ErrClosed.
 func (n *Node) ClaimTick(ctx context.Context, job string, tick int64) (bool, error) {
-	if err := errors.Join(checkCtx(ctx), checkName(job)); err != nil {
+	if err := checkCall(ctx, job); err != nil {
 		return false, err
 	}
 	why, err := n.ask(ctx, job, wire.Command{Op: wire.Claim, Name: job, More: &wire.More{Tick: tick}})
@@ -42,10 +41,7 @@ type JobInfo struct {
 // Jobs lists the jobs whose names begin with prefix, in the order of their names.
 // It is linearizable, and its errors are those of Describe.
 func (n *Node) Jobs(ctx context.Context, prefix string) ([]JobInfo, error) {
-	if err := checkCtx(ctx); err != nil {
-		return nil, err
-	}
-	if err := n.barrier(ctx); err != nil {
+	if err := n.consult(ctx); err != nil {
 		return nil, err
 	}
 	var infos []JobInfo
@@ -64,7 +60,7 @@ func (n *Node) Jobs(ctx context.Context, prefix string) ([]JobInfo, error) {
 // it: forget only what nobody runs any more. It returns ErrNotHeld for a job that is
 // not known; other errors are those of ClaimTick.
 func (n *Node) ForgetJob(ctx context.Context, job string) error {
-	if err := errors.Join(checkCtx(ctx), checkName(job)); err != nil {
+	if err := checkCall(ctx, job); err != nil {
 		return err
 	}
 	return n.call(ctx, job, wire.Command{Op: wire.Forget, Name: job, More: &wire.More{}})

@@ -212,7 +212,7 @@ func (n *Node) ownSession(ctx context.Context) (*Session, error) {
 	}
 	// Opened for all who ask at once, and on no one caller's ctx.
 	opened := n.opening.DoChan("own", func() (any, error) {
-		s, err := n.openSession(n.ctx, sessionOptions{ttl: n.opts.SessionTTL, owner: n.opts.Owner, maxWaits: -1})
+		s, err := n.openSession(n.ctx, n.sessionDefaults())
 		if err == nil {
 			n.mu.Lock()
 			n.own = s

@@ -61,6 +61,11 @@ type sessionOptions struct {
 	maxWaits int // negative for any number
 }
 
+// sessionDefaults are the options of a session for which nothing was asked.
+func (n *Node) sessionDefaults() sessionOptions {
+	return sessionOptions{ttl: n.opts.SessionTTL, owner: n.opts.Owner, maxWaits: -1}
+}
+
 // anyNumber is a limit that is none.
 const anyNumber = math.MaxUint64
 
@@ -79,7 +84,8 @@ func WithOwner(name string) SessionOption {
 
 // MaxWaits sets how many places in lines the session may have at once: with more,
 // Acquire returns ErrQueueFull at once. A wait for several names has a place in
-// the line of each, and is refused if they would be too many. Default, and for a negative number: any number.
+// the line of each, and is refused if they would be too many. Default, and for a
+// negative number: any number.
 func MaxWaits(places int) SessionOption {
 	return func(o *sessionOptions) { o.maxWaits = places }
 }
@@ -91,7 +97,7 @@ func (n *Node) OpenSession(ctx context.Context, opts ...SessionOption) (*Session
 	if err := checkCtx(ctx); err != nil {
 		return nil, err
 	}
-	o := sessionOptions{ttl: n.opts.SessionTTL, owner: n.opts.Owner, maxWaits: -1}
+	o := n.sessionDefaults()
 	for _, opt := range opts {
 		opt(&o)
 	}

@@ -71,11 +71,7 @@ type Event struct {
 // ErrNoQuorum if the picture could not be begun) or the node closes (ErrClosed).
 func (n *Node) Watch(ctx context.Context, prefix string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		if err := checkCtx(ctx); err != nil {
-			yield(Event{}, err)
-			return
-		}
-		if err := n.barrier(ctx); err != nil {
+		if err := n.consult(ctx); err != nil {
 			yield(Event{}, err)
 			return
 		}

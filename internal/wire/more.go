@@ -46,13 +46,9 @@ func (w writer) more(c *Command) {
 		w.uint(m.Delay)
 		w.string(m.Value)
 	case Start:
-		w.uint(c.Session)
-		w.uint(c.Hold)
-		w.uint(uint64(c.Lock))
+		w.hold(c)
 	case Downgrade:
-		w.uint(c.Session)
-		w.uint(c.Hold)
-		w.uint(uint64(c.Lock))
+		w.hold(c)
 		w.uint(m.Call)
 	case Resize:
 		w.string(c.Name)
@@ -73,15 +69,11 @@ func (w writer) more(c *Command) {
 		w.uint(c.Hold)
 		w.uint(uint64(m.What))
 	case Publish:
-		w.uint(c.Session)
-		w.uint(c.Hold)
-		w.uint(uint64(c.Lock))
+		w.hold(c)
 		w.uint(m.Call)
 		w.string(m.Value)
 	case HandOver:
-		w.uint(c.Session)
-		w.uint(c.Hold)
-		w.uint(uint64(c.Lock))
+		w.hold(c)
 		w.uint(m.Call)
 		w.session(m.Who)
 	case Claim:
@@ -92,6 +84,13 @@ func (w writer) more(c *Command) {
 		w.string(c.Name)
 		w.uint(m.Call)
 	}
+}
+
+// hold writes which hold of its process a command is about.
+func (w writer) hold(c *Command) {
+	w.uint(c.Session)
+	w.uint(c.Hold)
+	w.uint(uint64(c.Lock))
 }
 
 func (w writer) session(id sessions.ID) {
@@ -114,9 +113,9 @@ func (r *reader) more(c *Command) {
 	case Take:
 		r.take(c, m)
 	case Start:
-		c.Session, c.Hold, c.Lock = r.uint(), r.uint(), r.uint32()
+		r.hold(c)
 	case Downgrade:
-		c.Session, c.Hold, c.Lock = r.uint(), r.uint(), r.uint32()
+		r.hold(c)
 		m.Call = r.uint()
 	case Resize:
 		c.Name = r.name()
@@ -136,10 +135,10 @@ func (r *reader) more(c *Command) {
 		c.Hold = r.uint()
 		m.What = r.uint8()
 	case Publish:
-		c.Session, c.Hold, c.Lock = r.uint(), r.uint(), r.uint32()
+		r.hold(c)
 		m.Call, m.Value = r.uint(), r.text(MaxValue, "value")
 	case HandOver:
-		c.Session, c.Hold, c.Lock = r.uint(), r.uint(), r.uint32()
+		r.hold(c)
 		m.Call, m.Who = r.uint(), r.session()
 	case Claim:
 		c.Name = r.name()
@@ -176,6 +175,10 @@ func (r *reader) name() string {
 		r.fail("empty name")
 	}
 	return name
+}
+
+func (r *reader) hold(c *Command) {
+	c.Session, c.Hold, c.Lock = r.uint(), r.uint(), r.uint32()
 }
 
 func (r *reader) session() sessions.ID {
