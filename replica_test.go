@@ -388,9 +388,12 @@ func TestReplicaSnapshot(t *testing.T) {
 	defer func() { tuning = before }()
 	c := newReplicas(t, 3)
 	c.openAll()
-	// Long enough for a snapshot of several blocks and parts.
-	c.propose(c.leader(), strings.Repeat("long", 1<<20))
-	c.converge(1)
+	// Together long enough for a snapshot of several blocks and parts; each short
+	// enough that a slow disk writes it well within an election timeout.
+	for range 64 {
+		c.propose(c.leader(), strings.Repeat("long", 1<<14))
+	}
+	c.converge(64)
 	var lagging uint64
 	for id := range c.running {
 		if id != c.leader() {
@@ -405,7 +408,7 @@ func TestReplicaSnapshot(t *testing.T) {
 		require.NoError(t, proposeAgain(ctx, leader, fmt.Sprint(i)))
 	}
 	leader.await(t, "snapshots", func() bool { return leader.saved >= 3 })
-	n := len(c.converge(501))
+	n := len(c.converge(564))
 
 	c.open(lagging)
 	r := c.running[lagging]
