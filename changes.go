@@ -1,7 +1,6 @@
 package quorumlock
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -249,12 +248,4 @@ func ownersOf(events []Event) map[sessions.ID]string {
 		}
 	}
 	return owners
-}
-
-// cloned returns an event that its reader may change.
-func cloned(e Event) Event {
-	if e.Slots != nil {
-		e.Slots = slices.Clone(e.Slots)
-	}
-	return e
 }

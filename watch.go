@@ -40,7 +40,9 @@ func (k EventKind) String() string {
 	return "event?"
 }
 
-// An Event is one change, or a piece of the picture that changes go on from.
+// An Event is one change, or a piece of the picture that changes go on from. All who
+// watch on a node are told the same events: nobody may change one, and who keeps one
+// for long keeps a copy, as it lies among some hundred others.
 type Event struct {
 	Kind    EventKind
 	Name    string        // the lock
@@ -67,12 +69,12 @@ type Event struct {
 // gets a new picture, and so is one whose replica was sent a snapshot. Nothing is
 // ever left out without a word. While nobody watches it costs nothing.
 //
-// It ends, with an error as its last pair, when ctx ends (ctx's error, and
+// It ends, with an error and no event as its last pair, when ctx ends (ctx's error, and
 // ErrNoQuorum if the picture could not be begun) or the node closes (ErrClosed).
-func (n *Node) Watch(ctx context.Context, prefix string) iter.Seq2[Event, error] {
-	return func(yield func(Event, error) bool) {
+func (n *Node) Watch(ctx context.Context, prefix string) iter.Seq2[*Event, error] {
+	return func(yield func(*Event, error) bool) {
 		if err := n.consult(ctx); err != nil {
-			yield(Event{}, err)
+			yield(nil, err)
 			return
 		}
 		n.watched(+1)
@@ -106,7 +108,7 @@ const (
 type watcher struct {
 	n      *Node
 	prefix string
-	yield  func(Event, error) bool
+	yield  func(*Event, error) bool
 	next   uint64    // the change to be read next
 	page   int       // the page of the table to be shown next; pages once all were
 	read   time.Time // when it read last
@@ -156,7 +158,7 @@ func (w *watcher) gather(ctx context.Context) {
 }
 
 func (w *watcher) last(err error) bool {
-	w.yield(Event{}, err)
+	w.yield(nil, err)
 	return false
 }
 
@@ -179,11 +181,11 @@ func (w *watcher) show() bool {
 	w.page++
 	if len(locks) > 0 {
 		slices.SortFunc(locks, func(a, b LockInfo) int { return strings.Compare(a.Name, b.Name) })
-		if !w.yield(Event{Kind: EventPicture, Locks: locks}, nil) {
+		if !w.yield(&Event{Kind: EventPicture, Locks: locks}, nil) {
 			return false
 		}
 	}
-	return w.page < pages || w.yield(Event{Kind: EventSynced}, nil)
+	return w.page < pages || w.yield(&Event{Kind: EventSynced}, nil)
 }
 
 // catchUp tells the changes before end on the pages that were shown. If some of
@@ -193,12 +195,12 @@ func (w *watcher) catchUp(end uint64) (goesOn, whole bool) {
 		events, onPages, missed := w.n.changes.read(w.next, end, w.n.nameOwners)
 		if missed {
 			w.restart()
-			return w.yield(Event{Kind: EventMissed}, nil), false
+			return w.yield(&Event{Kind: EventMissed}, nil), false
 		}
 		w.next += uint64(len(events))
 		for i := range events {
 			e := &events[i]
-			if int(onPages[i]) < w.page && strings.HasPrefix(e.Name, w.prefix) && !w.yield(cloned(*e), nil) {
+			if int(onPages[i]) < w.page && strings.HasPrefix(e.Name, w.prefix) && !w.yield(e, nil) {
 				return false, true
 			}
 		}

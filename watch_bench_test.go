@@ -97,7 +97,7 @@ func later(a, b time.Time) time.Time {
 func watchOn(ctx context.Context, n *Node, ready *sync.WaitGroup, changes int, missed *atomic.Int64) {
 	n.watched(+1)
 	defer n.watched(-1)
-	w := watcher{n: n, yield: func(e Event, err error) bool {
+	w := watcher{n: n, yield: func(e *Event, err error) bool {
 		if e.Kind == EventMissed {
 			missed.Add(1)
 			return false

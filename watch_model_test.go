@@ -188,7 +188,7 @@ func (r *reader) run(ctx context.Context, n *Node) {
 			r.p.err = err
 		}
 		if err == nil {
-			if r.p.err = r.p.apply(e); r.p.err != nil {
+			if r.p.err = r.p.apply(*e); r.p.err != nil {
 				r.mu.Unlock()
 				return
 			}

@@ -21,7 +21,7 @@ func watching(t *testing.T, n *Node, prefix string) (events chan Event) {
 			if err != nil {
 				return
 			}
-			events <- e
+			events <- *e
 		}
 	}()
 	return events

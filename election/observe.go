@@ -111,7 +111,7 @@ type observer struct {
 }
 
 // note notes an event, and reports whether there is another leader to tell.
-func (o *observer) note(e quorumlock.Event) (changed bool) {
+func (o *observer) note(e *quorumlock.Event) (changed bool) {
 	switch e.Kind {
 	case quorumlock.EventPicture:
 		for _, l := range e.Locks {
@@ -136,7 +136,7 @@ func (o *observer) note(e quorumlock.Event) (changed bool) {
 	return true
 }
 
-func (o *observer) change(e quorumlock.Event) {
+func (o *observer) change(e *quorumlock.Event) {
 	switch e.Kind {
 	case quorumlock.EventGranted:
 		if e.Mode == quorumlock.Exclusive {
