@@ -2,6 +2,7 @@ package quorumlock
 
 import (
 	"io"
+	"runtime"
 	"sync"
 
 	"github.com/quorumlock/quorumlock/internal/wire"
@@ -71,6 +72,9 @@ func (m *machine) write(w *wire.SnapshotWriter, head []byte, c *capture, stop <-
 		m.mu.Lock()
 		page = c.take(page[:0], i)
 		m.mu.Unlock()
+		// An entry that waited for the lock is runnable now, behind this goroutine,
+		// which would otherwise go on for its whole time slice.
+		runtime.Gosched()
 		if len(page) == 0 {
 			continue
 		}
