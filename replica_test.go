@@ -25,7 +25,7 @@ import (
 )
 
 // enough is how long a test waits for what has to happen.
-const enough = 20 * time.Second
+const enough = time.Minute
 
 // listMachine is a stateMachine that remembers the commands it was given.
 type listMachine struct {

@@ -20,7 +20,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-const enough = 10 * time.Second
+const enough = 30 * time.Second
 
 const kindTest = KindUser + 3
 
