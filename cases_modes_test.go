@@ -154,6 +154,7 @@ func TestCandidatesAreListed(t *testing.T) {
 		require.NoError(t, nodes[4].ForceRelease(soon(t), "leader", leader.Token(), "ops", "fail over"))
 		next := <-candidates[0]
 		require.NoError(t, next.err)
+		<-leader.Done() // another replica's word, which may come after the grant
 		require.ErrorIs(t, leader.Err(), ErrRevoked)
 		for _, c := range candidates[1:] {
 			require.Empty(t, c)
