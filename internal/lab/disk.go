@@ -79,7 +79,7 @@ func (d *Disk) PowerOn() {
 			d.SetIgnoreSyncs(false)
 			d.isOff, d.off = false, make(chan struct{})
 		}
-		d.stopped, d.broken, d.failed, d.slow = false, nil, false, 0
+		d.stopped, d.broken, d.failed = false, nil, false
 	})
 }
 

@@ -127,6 +127,14 @@ func (f *Faults) Heal() {
 	f.drop, f.dup, f.maxDelay = 0, 0, 0
 }
 
+// Join ends every cut and isolation.
+func (f *Faults) Join() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.cut)
+	clear(f.isolated)
+}
+
 // judge decides one message: how late each of its copies is delivered. No copy
 // means that it is lost.
 func (f *Faults) judge(from, to uint64) []time.Duration {
