@@ -22,7 +22,7 @@ const (
 	// DefaultElectionTimeout and DefaultSessionTTL are those of a Config that does not
 	// set others. They are shorter than production's, so that a test need not wait.
 	DefaultElectionTimeout = 300 * time.Millisecond
-	DefaultSessionTTL      = 1500 * time.Millisecond
+	DefaultSessionTTL      = 3 * time.Second
 
 	readyTimeout = 30 * time.Second
 )

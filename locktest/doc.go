@@ -15,8 +15,8 @@
 //
 // Everything but the hardware. Node returns the *quorumlock.Node of production, with the
 // same engine, the same protocol between replicas and the same format of the log. Real
-// time passes; Config has shorter timeouts than production, so that a lease runs out in a
-// second or two.
+// time passes; Config has shorter timeouts than production, so that a lease runs out in
+// three seconds.
 //
 // # What is simulated
 //

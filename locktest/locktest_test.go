@@ -71,6 +71,19 @@ func (w *witness) goesOn(t *testing.T, when string) {
 	require.Eventually(t, func() bool { return w.count() >= before+10 }, 20*time.Second, time.Millisecond, "no grants: %s", when)
 }
 
+// keep takes the lock and does not give it back. A session that was lost in what went
+// before may say so once.
+func (w *witness) keep(t *testing.T, n *quorumlock.Node) *quorumlock.Hold {
+	t.Helper()
+	h, err := n.Acquire(soon(t), "contended")
+	if errors.Is(err, quorumlock.ErrSessionExpired) {
+		h, err = n.Acquire(soon(t), "contended")
+	}
+	require.NoError(t, err)
+	w.granted(h)
+	return h
+}
+
 // work takes one lock on one replica again and again until ctx ends.
 func work(ctx context.Context, c *locktest.Cluster, replica uint64, w *witness) {
 	for ctx.Err() == nil {
@@ -87,51 +100,52 @@ func work(ctx context.Context, c *locktest.Cluster, replica uint64, w *witness) 
 	}
 }
 
-// each fault, and what ends it
+// The faults, and what of them the leader may well keep its lock in.
 var faults = []struct {
 	name string
+	mild bool
 	do   func(t *testing.T, c *locktest.Cluster, leader uint64, others []uint64)
 }{
-	{"partition", func(_ *testing.T, c *locktest.Cluster, leader uint64, others []uint64) {
+	{"partition", false, func(_ *testing.T, c *locktest.Cluster, leader uint64, others []uint64) {
 		c.Partition([]uint64{leader, others[0]})
 	}},
-	{"isolate", func(_ *testing.T, c *locktest.Cluster, leader uint64, _ []uint64) { c.Isolate(leader) }},
-	{"one way", func(_ *testing.T, c *locktest.Cluster, leader uint64, others []uint64) {
+	{"isolate", false, func(_ *testing.T, c *locktest.Cluster, leader uint64, _ []uint64) { c.Isolate(leader) }},
+	{"one way", false, func(_ *testing.T, c *locktest.Cluster, leader uint64, others []uint64) {
 		for _, id := range others {
 			c.CutOneWay(leader, id)
 		}
 	}},
-	{"delay", func(_ *testing.T, c *locktest.Cluster, _ uint64, _ []uint64) { c.Delay(30 * time.Millisecond) }},
-	{"drop", func(_ *testing.T, c *locktest.Cluster, _ uint64, _ []uint64) { c.Drop(0.2) }},
-	{"duplicate", func(_ *testing.T, c *locktest.Cluster, _ uint64, _ []uint64) {
+	{"delay", true, func(_ *testing.T, c *locktest.Cluster, _ uint64, _ []uint64) { c.Delay(30 * time.Millisecond) }},
+	{"drop", true, func(_ *testing.T, c *locktest.Cluster, _ uint64, _ []uint64) { c.Drop(0.2) }},
+	{"duplicate", true, func(_ *testing.T, c *locktest.Cluster, _ uint64, _ []uint64) {
 		c.Duplicate(0.5)
 		c.Delay(5 * time.Millisecond)
 	}},
-	{"pause", func(_ *testing.T, c *locktest.Cluster, leader uint64, _ []uint64) { c.Pause(leader) }},
-	{"slow disk", func(_ *testing.T, c *locktest.Cluster, leader uint64, _ []uint64) {
+	{"pause", false, func(_ *testing.T, c *locktest.Cluster, leader uint64, _ []uint64) { c.Pause(leader) }},
+	{"slow disk", true, func(_ *testing.T, c *locktest.Cluster, leader uint64, _ []uint64) {
 		c.SlowDisk(leader, 40*time.Millisecond)
 	}},
-	{"failed disk", func(t *testing.T, c *locktest.Cluster, leader uint64, _ []uint64) {
+	{"failed disk", false, func(t *testing.T, c *locktest.Cluster, leader uint64, _ []uint64) {
 		select {
 		case <-c.FailDisk(leader):
 		case <-soon(t).Done():
 			t.Error("a leader with a failed disk still lives")
 		}
 	}},
-	{"crash of two", func(t *testing.T, c *locktest.Cluster, leader uint64, others []uint64) {
+	{"crash of two", false, func(t *testing.T, c *locktest.Cluster, leader uint64, others []uint64) {
 		require.NoError(t, c.Crash(leader, others[0]))
 	}},
-	{"crash of all", func(t *testing.T, c *locktest.Cluster, _ uint64, _ []uint64) {
+	{"crash of all", false, func(t *testing.T, c *locktest.Cluster, _ uint64, _ []uint64) {
 		require.NoError(t, c.Crash(c.Replicas()...))
 	}},
-	{"clock", func(_ *testing.T, c *locktest.Cluster, leader uint64, _ []uint64) {
+	{"clock", false, func(_ *testing.T, c *locktest.Cluster, leader uint64, _ []uint64) {
 		c.MoveClock(leader, time.Hour)
 	}},
 }
 
 // Under each fault and after it, nobody is granted what another still has, and tokens grow.
 func TestNoLockIsGrantedTwice(t *testing.T) {
-	c := locktest.New(t, locktest.Config{})
+	c := locktest.New(t, locktest.Config{Options: func(o *quorumlock.Options) { o.SessionTTL = 1500 * time.Millisecond }})
 	w := &witness{live: make(map[*quorumlock.Hold]bool)}
 	ctx, cancel := context.WithCancel(t.Context())
 	var workers sync.WaitGroup
@@ -145,9 +159,17 @@ func TestNoLockIsGrantedTwice(t *testing.T) {
 		require.NoError(t, err)
 		others, err := c.Followers(soon(t))
 		require.NoError(t, err)
+		var kept *quorumlock.Hold
+		if !fault.mild {
+			kept = w.keep(t, c.Node(leader))
+		}
 		fault.do(t, c, leader, others)
 		if fault.name != "crash of all" {
 			w.goesOn(t, fault.name)
+		}
+		if kept != nil {
+			require.Error(t, kept.Err(), "%s: others were granted what the leader still has", fault.name)
+			w.ending(kept)
 		}
 		c.Heal()
 		for _, id := range c.Replicas() {
@@ -167,6 +189,7 @@ func TestNoLockIsGrantedTwice(t *testing.T) {
 }
 
 func TestPowerLossOfAMajorityLosesNoGrant(t *testing.T) {
+	t.Parallel()
 	c := locktest.New(t, locktest.Config{Options: func(o *quorumlock.Options) { o.SessionTTL = 30 * time.Second }})
 	holds := make(map[string]*quorumlock.Hold)
 	var newest fencing.Token
@@ -196,6 +219,7 @@ func TestPowerLossOfAMajorityLosesNoGrant(t *testing.T) {
 }
 
 func TestMinorityRefuses(t *testing.T) {
+	t.Parallel()
 	c := locktest.New(t, locktest.Config{Replicas: 3})
 	leader, err := c.Leader(soon(t))
 	require.NoError(t, err)
@@ -211,6 +235,7 @@ func TestMinorityRefuses(t *testing.T) {
 }
 
 func TestMovedClockEndsTrustAndNothingElse(t *testing.T) {
+	t.Parallel()
 	c := locktest.New(t, locktest.Config{Replicas: 3, Options: func(o *quorumlock.Options) { o.SessionTTL = 20 * time.Second }})
 	h, err := c.Node(1).Acquire(soon(t), "x")
 	require.NoError(t, err)
@@ -227,6 +252,7 @@ func TestMovedClockEndsTrustAndNothingElse(t *testing.T) {
 
 // What a paused leader still had to say comes late, and does no harm.
 func TestPausedHolderLosesItsLock(t *testing.T) {
+	t.Parallel()
 	c := locktest.New(t, locktest.Config{Replicas: 3})
 	leader, err := c.Leader(soon(t))
 	require.NoError(t, err)
@@ -246,6 +272,7 @@ func TestPausedHolderLosesItsLock(t *testing.T) {
 }
 
 func TestFailedDiskEndsTheReplicaAndNotTheProcess(t *testing.T) {
+	t.Parallel()
 	c := locktest.New(t, locktest.Config{Replicas: 3})
 	others, err := c.Followers(soon(t))
 	require.NoError(t, err)
@@ -273,6 +300,7 @@ func TestFailedDiskEndsTheReplicaAndNotTheProcess(t *testing.T) {
 }
 
 func TestCloseIsIdempotentAlsoAmidFaults(t *testing.T) {
+	t.Parallel()
 	c := locktest.New(t, locktest.Config{Replicas: 3})
 	c.Pause(1)
 	c.FailDisk(2)
@@ -282,4 +310,21 @@ func TestCloseIsIdempotentAlsoAmidFaults(t *testing.T) {
 	require.NoError(t, c.Close())
 	_, err := c.Node(1).Acquire(soon(t), "x")
 	require.ErrorIs(t, err, quorumlock.ErrClosed)
+}
+
+// As the README shows it.
+func TestPartitionLeavesOneHolder(t *testing.T) {
+	c := locktest.New(t, locktest.Config{}) // five replicas; closed when the test ends
+	hold, err := c.Node(1).Acquire(t.Context(), "payouts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Partition([]uint64{1, 2}, []uint64{3, 4, 5}) // the holder is in the minority
+	next, err := c.Node(3).Acquire(t.Context(), "payouts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if hold.Err() == nil || next.Token() <= hold.Token() {
+		t.Error("two holders")
+	}
 }
