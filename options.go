@@ -14,6 +14,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 
+	"github.com/quorumlock/quorumlock/internal/lab"
 	"github.com/quorumlock/quorumlock/internal/peer"
 	"github.com/quorumlock/quorumlock/internal/wire"
 )
@@ -100,6 +101,8 @@ type Options struct {
 	clock  clock.Clock  // tests: the time source of the node's loops
 	trust  trustClock   // tests: the clock by which a holder judges its own lease
 	faults *peer.Faults // tests: what the network does to messages
+
+	hardware *lab.Hardware // of package locktest; nil for the machine's own
 }
 
 // complete returns a copy with every default filled in, or an error that lists

@@ -47,6 +47,7 @@ type replica struct {
 	host    *dragonboat.NodeHost
 	session *client.Session
 
+	atClose func()        // tests: see lab.Hardware
 	closing chan struct{} // closed when close begins
 	calls   sync.WaitGroup
 
@@ -99,6 +100,9 @@ func newReplica(o Options, dir *directory, m stateMachine, ev engineEvents) *rep
 		refusers: make(map[uint64]bool),
 		heard:    make(map[string]bool),
 		changed:  make(chan struct{}),
+	}
+	if o.hardware != nil {
+		r.atClose = o.hardware.Closing
 	}
 	r.leads.Store(&leadership{})
 	r.forwarder = newForwarder()
@@ -318,6 +322,9 @@ func (r *replica) shutdown() error {
 	}
 	r.calls.Wait()
 	process.remove(r.voice)
+	if r.atClose != nil {
+		r.atClose()
+	}
 	if r.host != nil {
 		faults = append(faults, guarded("close the engine", func() error {
 			r.host.Close()

@@ -39,7 +39,7 @@ var tuning = struct {
 // start opens one thing after the other, the port before anything is written.
 // No message passes before the marker says that the engine is in place.
 func (r *replica) start(o Options) error {
-	listener, err := net.Listen("tcp", o.Listen)
+	listener, err := o.listen()
 	if err != nil {
 		return fmt.Errorf("quorumlock: cannot listen at %q (Options.Listen, by default Address): %w", o.Listen, err)
 	}
@@ -94,6 +94,7 @@ func (r *replica) connect(o Options, listener net.Listener, book *peer.Book) {
 		},
 		Book:     book,
 		Listener: listener,
+		Dial:     o.dialer(),
 		Receive:  r.carrier.receive,
 		Refused:  r.refused,
 		Logger:   r.logger,
@@ -117,7 +118,7 @@ func (r *replica) startHost(o Options) error {
 				ExecShards: execShards, CommitShards: 1, ApplyShards: 1, SnapshotShards: 2, CloseShards: 1,
 			},
 			LogDB:               config.LogDBConfig{Shards: logShards},
-			LogDBFactory:        raftlog.Factory{},
+			LogDBFactory:        logStore(o),
 			TransportFactory:    r.carrier,
 			NodeRegistryFactory: r.where,
 		},
@@ -138,6 +139,15 @@ func (r *replica) startHost(o Options) error {
 	}
 	r.session = r.host.GetNoOPSession(shardID)
 	return nil
+}
+
+// logStore is where the log is kept. Segments in a simulated memory are short, as each
+// sync copies the whole one.
+func logStore(o Options) raftlog.Factory {
+	if o.hardware != nil {
+		return raftlog.Factory{FS: o.hardware.Disk, SegmentSize: 256 << 10}
+	}
+	return raftlog.Factory{}
 }
 
 func (r *replica) startShard(o Options, founding bool) error {

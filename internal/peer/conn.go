@@ -30,8 +30,7 @@ func (t *Transport) Dial(ctx context.Context, replica uint64, addr string) (*Con
 	ctx, cancel := context.WithTimeout(ctx, greetTimeout)
 	defer cancel()
 	defer context.AfterFunc(t.ctx, cancel)()
-	var d net.Dialer
-	raw, err := d.DialContext(ctx, "tcp", addr)
+	raw, err := t.connect(ctx, addr)
 	if err != nil {
 		return nil, fmt.Errorf("peer: dial replica %d: %w", replica, err)
 	}
@@ -52,6 +51,14 @@ func (t *Transport) Dial(ctx context.Context, replica uint64, addr string) (*Con
 	}
 	_ = raw.SetDeadline(time.Time{})
 	return c, nil
+}
+
+func (t *Transport) connect(ctx context.Context, addr string) (net.Conn, error) {
+	if t.cfg.Dial != nil {
+		return t.cfg.Dial(ctx, addr)
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", addr)
 }
 
 // introduce does the dialler's half of the handshake.
@@ -107,6 +114,12 @@ func (c *Conn) Send(kind Kind, payload []byte) error {
 	if c.t.cfg.Faults == nil {
 		return c.write(kind, payload)
 	}
+	if c.t.cfg.Faults.hold(c.t.cfg.Self.Replica, c.replica, func() func() {
+		late := slices.Clone(payload)
+		return func() { _ = c.Send(kind, late) }
+	}) {
+		return nil
+	}
 	for _, delay := range c.t.cfg.Faults.judge(c.t.cfg.Self.Replica, c.replica) {
 		if delay == 0 {
 			if err := c.write(kind, payload); err != nil {
@@ -124,7 +137,7 @@ func (c *Conn) Send(kind Kind, payload []byte) error {
 // test takes from it ends the connection.
 func (c *Conn) SendAll(kind Kind, payload []byte) error {
 	f := c.t.cfg.Faults
-	if f != nil && len(f.judge(c.t.cfg.Self.Replica, c.replica)) == 0 {
+	if f != nil && (f.stopped(c.t.cfg.Self.Replica, c.replica) || len(f.judge(c.t.cfg.Self.Replica, c.replica)) == 0) {
 		return errCut
 	}
 	return c.write(kind, payload)

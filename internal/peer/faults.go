@@ -16,6 +16,7 @@ type Faults struct {
 	rng      *rand.Rand
 	cut      map[link]bool
 	isolated map[uint64]bool
+	paused   map[uint64][]func() // what is to be sent when a replica goes on
 	drop     float64
 	dup      float64
 	maxDelay time.Duration
@@ -33,6 +34,7 @@ func NewFaults(seed uint64) *Faults {
 		rng:      rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)),
 		cut:      make(map[link]bool),
 		isolated: make(map[uint64]bool),
+		paused:   make(map[uint64][]func()),
 	}
 }
 
@@ -57,6 +59,57 @@ func (f *Faults) Isolate(replica uint64) {
 	f.isolated[replica] = true
 }
 
+// maxHeld bounds what is kept for a paused replica; more is lost.
+const maxHeld = 4096
+
+// Pause holds back whatever replica sends and is sent, as if its process were
+// stopped, and lets no connection be made with it. Resume must follow.
+func (f *Faults) Pause(replica uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, ok := f.paused[replica]; !ok {
+		f.paused[replica] = nil
+	}
+}
+
+// Resume ends Pause. What was held back is sent now, if the network lets it pass.
+func (f *Faults) Resume(replica uint64) {
+	f.mu.Lock()
+	held := f.paused[replica]
+	delete(f.paused, replica)
+	f.mu.Unlock()
+	for _, send := range held {
+		send()
+	}
+}
+
+// hold keeps a message if one of the two is paused.
+func (f *Faults) hold(from, to uint64, message func() (send func())) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, replica := range []uint64{from, to} {
+		if held, ok := f.paused[replica]; ok {
+			if len(held) < maxHeld {
+				f.paused[replica] = append(held, message())
+			}
+			return true
+		}
+	}
+	return false
+}
+
+func (f *Faults) stopped(a, b uint64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.idle(a) || f.idle(b)
+}
+
+// idle wants f.mu held.
+func (f *Faults) idle(replica uint64) bool {
+	_, ok := f.paused[replica]
+	return ok
+}
+
 // Chaos drops and duplicates messages with the given probabilities and delays
 // each by up to maxDelay, which puts them out of order.
 func (f *Faults) Chaos(drop, dup float64, maxDelay time.Duration) {
@@ -72,6 +125,14 @@ func (f *Faults) Heal() {
 	clear(f.cut)
 	clear(f.isolated)
 	f.drop, f.dup, f.maxDelay = 0, 0, 0
+}
+
+// Join ends every cut and isolation.
+func (f *Faults) Join() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.cut)
+	clear(f.isolated)
 }
 
 // judge decides one message: how late each of its copies is delivered. No copy
@@ -96,7 +157,7 @@ func (f *Faults) dialable(from, to uint64) bool {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return !f.severed(from, to) && !f.severed(to, from)
+	return !f.severed(from, to) && !f.severed(to, from) && !f.idle(from) && !f.idle(to)
 }
 
 // severed wants f.mu held.

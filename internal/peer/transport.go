@@ -34,6 +34,8 @@ type Config struct {
 	Self     Identity
 	Book     *Book
 	Listener net.Listener
+	// Dial, when set, is used in place of TCP.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
 
 	// Receive takes a message. It runs once at a time for each connection, and
 	// an error closes that connection. It does not keep payload.

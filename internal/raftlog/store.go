@@ -28,7 +28,8 @@ const (
 
 // A Factory makes the engine use this store.
 type Factory struct {
-	SegmentSize int64 // how long a segment may be; 0 for DefaultSegmentSize
+	SegmentSize int64  // how long a segment may be; 0 for DefaultSegmentSize
+	FS          vfs.FS // where the log is kept; nil for where the engine keeps the rest
 }
 
 var _ config.LogDBFactory = Factory{}
@@ -45,7 +46,10 @@ func (f Factory) Create(conf config.NodeHostConfig, _ config.LogDBCallback, dirs
 	if len(dirs) != 1 {
 		return nil, fmt.Errorf("raftlog: %d directories for one log", len(dirs))
 	}
-	fs := conf.Expert.FS
+	fs := f.FS
+	if fs == nil {
+		fs = conf.Expert.FS
+	}
 	if fs == nil {
 		fs = vfs.Default
 	}
