@@ -89,9 +89,8 @@ type Options struct {
 	Logger *slog.Logger
 	// OnFatal has the last word before the process is stopped because its disk
 	// can no longer be trusted, or an invariant of the log is broken. It has two
-	// seconds. The panic that follows cannot be recovered. It is not heard when
-	// it is a write of the log itself that failed: the storage engine then stops
-	// the process without a word to anybody.
+	// seconds. The panic that follows cannot be recovered. A write or an fsync of
+	// the log that failed is among the causes: the error names the file.
 	OnFatal func(error)
 	// OnJeopardy is called, in a goroutine of its own, when a session could not
 	// be renewed for half of the time for which it can be trusted: its locks
