@@ -1,0 +1,66 @@
+package quorumlock
+
+import (
+	"runtime"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// levels are what must not rise.
+type levels struct{ heap, goroutines, snapshot int }
+
+func levelsOf(s *sim, nodes map[uint64]*Node) levels {
+	synctest.Wait()
+	s.forget()
+	return levels{
+		heap:       heapInUse() - int(s.logSize()),
+		goroutines: runtime.NumGoroutine(),
+		snapshot:   len(nodes[1].remains().bytes),
+	}
+}
+
+func requireFlat(t *testing.T, before, after levels) {
+	t.Helper()
+	t.Logf("before: %+v; after: %+v", before, after)
+	require.Less(t, after.heap-before.heap, 1<<20)
+	require.LessOrEqual(t, after.goroutines, before.goroutines)
+	require.LessOrEqual(t, after.snapshot, before.snapshot+64, "the numbers in it grow, and no more")
+}
+
+// Losses of the leader, of a link for longer than the session lasts, and of the
+// majority leave nothing once they are over.
+func TestLossesCostNothing(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		losses := func(n int) {
+			for i := range n {
+				id := uint64(i%5) + 1
+				held, err := nodes[id].Acquire(soon(t), "job")
+				require.NoError(t, err)
+				switch i % 3 {
+				case 0:
+					s.moveLeader()
+				case 1:
+					s.cut(id)
+				case 2:
+					s.cut(1, 2, 3)
+				}
+				if i%3 == 0 {
+					require.NoError(t, held.Release(soon(t)))
+				} else {
+					elapse(2 * DefaultSessionTTL)
+					require.ErrorIs(t, held.Err(), ErrLost)
+				}
+				s.heal()
+				elapse(2 * DefaultSessionTTL)
+				goesOn(t, nodes)
+			}
+			settled(t, nodes)
+		}
+		losses(15)
+		before := levelsOf(s, nodes)
+		losses(sized(100, 30))
+		requireFlat(t, before, levelsOf(s, nodes))
+	})
+}
