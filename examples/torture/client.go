@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/quorumlock/quorumlock"
@@ -14,6 +15,9 @@ import (
 // callsPerName bounds how often a client asks for one name, and so the length of its
 // history.
 const callsPerName = 8
+
+// ballast makes the log long enough to fill a disk, by a value that goes with each hold.
+var ballast = strings.Repeat("ballast ", quorumlock.MaxValueLen/len("ballast "))
 
 // A client makes one call after the other and tells what it saw.
 type client struct {
@@ -44,7 +48,7 @@ func (c *client) locks(ctx context.Context) {
 			pause(ctx, 20*time.Millisecond)
 			continue
 		}
-		shared, opts := false, []quorumlock.AcquireOption(nil)
+		shared, opts := false, []quorumlock.AcquireOption{quorumlock.Value(ballast)}
 		switch kind {
 		case sharedKind:
 			if shared = c.rng.IntN(3) > 0; shared {

@@ -156,7 +156,7 @@ func (d *director) start(id uint64) error {
 			return err
 		}
 		p, err := crew.Start(crew.Worker{ID: id, Life: life, Env: workerEnv, Config: cfg, Echo: d.verbose,
-			Log: filepath.Join(d.dir, fmt.Sprintf("worker-%d.log", id))},
+			Log: filepath.Join(d.dir, fmt.Sprintf("worker-%d.%d.log", id, life))},
 			func(r report) { d.hear(id, life, r) }, func(string) { d.wake() })
 		if err == nil {
 			d.crew[id] = p

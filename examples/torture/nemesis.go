@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/quorumlock/quorumlock/examples/internal/crew"
@@ -252,9 +254,12 @@ func (d *director) fullDisk() (string, func(context.Context) error, error) {
 	}
 	note := d.result("full-disk").notes
 	return fmt.Sprintf("of %d", id), func(ctx context.Context) error {
-		if ended(p) {
+		switch text, err := os.ReadFile(p.Log); {
+		case ended(p) && err == nil && strings.Contains(string(text), syscall.ENOSPC.Error()):
 			note["stopped by itself"]++
-		} else {
+		case ended(p):
+			d.history.wrong("worker %d ended on a full disk without saying that it was full; %s", id, p.LastWords())
+		default:
 			note["went on"]++
 		}
 		if err := d.end(id); err != nil {
@@ -269,7 +274,9 @@ func (d *director) fullDisk() (string, func(context.Context) error, error) {
 		switch {
 		case ended(again):
 			note["refused to start"]++
-			d.tell("%-12s %d refused to start: %s", "", id, d.lastWord(id))
+			if text := d.lastWord(id); !strings.Contains(text, syscall.ENOSPC.Error()) {
+				d.history.wrong("worker %d refused to start on a full disk: %s", id, text)
+			}
 		case d.grantedTo(id, began):
 			note["started all the same"]++
 		default:
