@@ -16,6 +16,10 @@ import (
 // history.
 const callsPerName = 8
 
+// setsAtOnce is how many sets of a kind there are in a round: so several workers are
+// between a reading and its write at any moment.
+const setsAtOnce = 3
+
 // ballast makes the log long enough to fill a disk, by a value that goes with each hold.
 var ballast = strings.Repeat("ballast ", quorumlock.MaxValueLen/len("ballast "))
 
@@ -136,12 +140,12 @@ func (c *client) giveBack(op uint64, hold *quorumlock.Hold) {
 	c.tell(event{Kind: eventFreed, Op: op, At: c.w.now()})
 }
 
-// sets adds elements to the set of the round, each under the lock: read, pause, write.
+// sets adds elements to the sets of the round, each under its lock: read, pause, write.
 // A worker that is stopped in the pause does not look at its lock before it writes, as
 // no program can that is stopped after its last look.
 func (c *client) sets(ctx context.Context, kind lockKind) {
 	for n := 0; ctx.Err() == nil; n++ {
-		name := nameOf(kind, c.w.now())
+		name := fmt.Sprintf("%s-%d", nameOf(kind, c.w.now()), c.rng.IntN(setsAtOnce))
 		op, hold := c.take(ctx, name, false, true, nil)
 		if hold == nil {
 			pause(ctx, 20*time.Millisecond)

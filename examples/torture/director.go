@@ -314,7 +314,7 @@ func (d *director) finish(ctx context.Context) error {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		return len(d.idle) == workers
-	}) {
+	}) && ctx.Err() == nil {
 		d.history.wrong("calls under way did not end within %v", endLimit)
 	}
 	d.judgeBefore(d.now()+1, time.Now().Add(time.Hour))

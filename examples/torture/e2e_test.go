@@ -79,6 +79,39 @@ func TestTorture(t *testing.T) {
 	}
 }
 
+// When nobody reads the output any more, the run ends and leaves nothing behind.
+func TestOutputGone(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts five processes")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmp := t.TempDir()
+	cmd := exec.Command(self, "-for", "1h", "-loopback", "-faults", "kill")
+	cmd.Env = append(os.Environ(), mainEnv+"=1", "TMPDIR="+tmp)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill() }() // fails when it has ended, as it should
+	if _, err := stdout.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	stdout.Close()
+	_ = cmd.Wait()
+	if got := cmd.ProcessState.ExitCode(); got != exitInterrupted {
+		t.Errorf("status %d", got)
+	}
+	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
+		t.Errorf("left in the temporary directory: %v, %v", left, err)
+	}
+}
+
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{{"-x"}, {"now"}, {"-for", "0s"}, {"-faults", "rain"}, {"-loopback", "-faults", "loss"}} {
 		var stdout, stderr bytes.Buffer

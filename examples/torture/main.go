@@ -12,8 +12,9 @@
 // name and are gone with the processes. Elsewhere all share the loopback, and what is
 // left is to kill, stop and restart processes.
 //
-// A seed gives the same faults in the same order. What the processes do meanwhile
-// depends on the machine, so it replays the harm and not the run.
+// A seed gives the same faults in the same order, for as long. Who leads and is hit, and
+// what the processes do meanwhile, depends on the machine: it repeats the harm and not
+// the run.
 //
 // It ends with a table, and with status 0 only if nothing that is promised was broken.
 //
@@ -93,17 +94,32 @@ func run(args []string, stdout, stderr io.Writer) int {
 	for o.seed == 0 {
 		o.seed = rand.Uint64() >> 32 // short, to be typed
 	}
-	// SIGPIPE: whoever read the output has gone, which is no reason to leave the
-	// workers and their files behind.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
+	// The store writes to killed workers, so SIGPIPE says nothing about the output.
+	signal.Ignore(syscall.SIGPIPE)
 	dir, err := os.MkdirTemp("", "torture-")
 	if err != nil {
 		fmt.Fprintln(stderr, "torture:", err)
 		return exitFailed
 	}
 	defer os.RemoveAll(dir)
-	return torture(ctx, o, faults, dir, stdout, stderr)
+	return torture(ctx, o, faults, dir, &outlet{stdout, stop}, stderr)
+}
+
+// An outlet ends the run when whoever read the output has gone, so that the workers
+// and their files do not stay behind.
+type outlet struct {
+	io.Writer
+	gone func()
+}
+
+func (o *outlet) Write(text []byte) (int, error) {
+	n, err := o.Writer.Write(text)
+	if err != nil {
+		o.gone()
+	}
+	return n, err
 }
 
 // torture does it, and shows what came of it.
