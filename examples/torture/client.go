@@ -14,11 +14,11 @@ import (
 
 // callsPerName bounds how often a client asks for one name, and so the length of its
 // history.
-const callsPerName = 8
+const callsPerName = 12
 
-// setsAtOnce is how many sets of a kind there are in a round: so several workers are
-// between a reading and its write at any moment.
-const setsAtOnce = 3
+// namesAtOnce is how many names of a kind there are in a round: so several workers hold
+// one, or are between a reading and its write, at any moment.
+const namesAtOnce = 3
 
 // ballast makes the log long enough to fill a disk, by a value that goes with each hold.
 var ballast = strings.Repeat("ballast ", quorumlock.MaxValueLen/len("ballast "))
@@ -38,6 +38,11 @@ func (c *client) span(least, most time.Duration) time.Duration {
 	return least + time.Duration(c.rng.Int64N(int64(most-least)))
 }
 
+// name picks a name of a kind that is in use at a time of the machine's clock.
+func (c *client) name(kind lockKind, at int64) string {
+	return fmt.Sprintf("%s-%d", nameOf(kind, at), c.rng.IntN(namesAtOnce))
+}
+
 // locks takes locks of all kinds at random, under the names of the round.
 func (c *client) locks(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -47,7 +52,7 @@ func (c *client) locks(ctx context.Context) {
 			clear(c.calls)
 		}
 		kind := modelled[c.rng.IntN(len(modelled))]
-		name := nameOf(kind, at)
+		name := c.name(kind, at)
 		if c.calls[name]++; c.calls[name] > callsPerName {
 			pause(ctx, 20*time.Millisecond)
 			continue
@@ -109,7 +114,7 @@ func (c *client) keep(ctx context.Context, op uint64, hold *quorumlock.Hold) {
 	alive, cancel := hold.Context(ctx)
 	defer cancel()
 	looks := 1 + c.rng.IntN(8)
-	if c.rng.IntN(40) == 0 {
+	if c.rng.IntN(15) == 0 {
 		looks = int(2 * sessionTTL / every)
 	}
 	for range looks {
@@ -145,7 +150,7 @@ func (c *client) giveBack(op uint64, hold *quorumlock.Hold) {
 // no program can that is stopped after its last look.
 func (c *client) sets(ctx context.Context, kind lockKind) {
 	for n := 0; ctx.Err() == nil; n++ {
-		name := fmt.Sprintf("%s-%d", nameOf(kind, c.w.now()), c.rng.IntN(setsAtOnce))
+		name := c.name(kind, c.w.now())
 		op, hold := c.take(ctx, name, false, true, nil)
 		if hold == nil {
 			pause(ctx, 20*time.Millisecond)

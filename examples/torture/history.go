@@ -14,11 +14,12 @@ import (
 
 const (
 	// roundLength is for how long a name is used before the next one takes its place:
-	// so each history stays short enough to be judged.
-	roundLength = 2 * time.Second
+	// so each history stays short enough to be judged. It is longer than a lease, so
+	// that who is cut off meets a successor.
+	roundLength = 3 * sessionTTL
 	// setRounds is how many rounds a name of a set lasts: a holder that is stopped past
 	// its lease must find that others have written meanwhile.
-	setRounds = 10
+	setRounds = 3
 	// judgeAfter is how long after its last call a name is judged: longer than any call
 	// lasts, with the time for which its process is stopped.
 	judgeAfter = 30 * time.Second
