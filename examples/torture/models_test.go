@@ -9,12 +9,6 @@ import (
 	"github.com/quorumlock/quorumlock/fencing"
 )
 
-// An act is what a client of a made-up history saw.
-type act struct {
-	worker uint64
-	events []event
-}
-
 func ask(at int64) event { return event{Kind: eventAsk, At: at} }
 
 func granted(at int64, token fencing.Token, slots ...int) event {
