@@ -1,0 +1,71 @@
+package main
+
+import "github.com/quorumlock/quorumlock/fencing"
+
+// The director writes to a worker's standard input: first a workerConfig, then one
+// order to end its clients. The worker writes reports to its standard output. All are
+// JSON values, one a line. When its input ends, the director is gone, and so goes the
+// worker.
+
+// workerEnv marks a process that the program started as one of its workers.
+const workerEnv = "QUORUMLOCK_TORTURE_WORKER"
+
+// A workerConfig is all that a worker needs to know. Times are in nanoseconds of the
+// machine's clock since Begin.
+type workerConfig struct {
+	ID      uint64
+	Life    int
+	Members map[uint64]string // replica to address
+	Dir     string            // of the replica
+	Store   string            // the socket of the store
+	Seed    uint64
+	Begin   int64
+	Verbose bool
+}
+
+type order struct{ Do string }
+
+const orderEnd = "end" // begin no more calls, say so, and wait
+
+type reportKind string
+
+const (
+	reportEvent  reportKind = "event"  // of the history
+	reportProbe  reportKind = "probe"  // a lock of its own was granted
+	reportIdle   reportKind = "idle"   // all calls have ended
+	reportBroken reportKind = "broken" // the worker gives up
+)
+
+// An eventKind is one thing that a client saw of one acquisition.
+type eventKind string
+
+const (
+	eventAsk     eventKind = "ask"     // it asks for the lock, from At on
+	eventGrant   eventKind = "grant"   // the lock was handed to it by At
+	eventRefused eventKind = "refused" // its try was refused by At
+	eventUnknown eventKind = "unknown" // there was no answer
+	eventLook    eventKind = "look"    // its context was alive: it looked between At and Till
+	eventFree    eventKind = "free"    // it gives the lock back, from At on
+	eventFreed   eventKind = "freed"   // and that was confirmed by At
+	eventLost    eventKind = "lost"    // or not: it lost the lock, or had no answer
+)
+
+type event struct {
+	Kind   eventKind
+	Op     uint64 // the acquisition, numbered within the worker's life
+	At     int64
+	Till   int64         `json:",omitempty"`
+	Name   string        `json:",omitempty"` // ask
+	Shared bool          `json:",omitempty"` // ask
+	Token  fencing.Token `json:",omitempty"` // grant
+	Slots  uint8         `json:",omitempty"` // grant: a bit for each permit
+}
+
+type report struct {
+	What   reportKind
+	Event  *event        `json:",omitempty"`
+	At     int64         `json:",omitempty"` // probe: when it was asked for
+	Token  fencing.Token `json:",omitempty"` // probe
+	Leader uint64        `json:",omitempty"` // probe: who leads, as far as the worker knows
+	Text   string        `json:",omitempty"` // broken
+}
