@@ -24,6 +24,8 @@ import (
 
 var screenshots = flag.String("screenshots", "", "write the pictures of the README into this directory")
 
+var running = flag.String("url", "", "look at an example that runs already: what it printed")
+
 // patience bounds what a test waits for.
 const patience = time.Minute
 
@@ -38,14 +40,36 @@ func browserPath(t *testing.T) string {
 	return ""
 }
 
+// built is where the example is built, once for all tests.
+var built string
+
+func TestMain(m *testing.M) {
+	var err error
+	if built, err = os.MkdirTemp("", "browsertest-"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(built)
+	os.Exit(code)
+}
+
+var build = sync.OnceValues(func() (binary string, err error) {
+	binary = filepath.Join(built, "dashboard")
+	command := exec.Command("go", "build", "-o", binary, "./dashboard")
+	command.Dir = "../../examples"
+	if out, err := command.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return binary, nil
+})
+
 // serve runs the example, which is what a newcomer opens, and returns its address.
 func serve(t *testing.T) string {
-	binary := filepath.Join(t.TempDir(), "dashboard")
-	build := exec.Command("go", "build", "-o", binary, "./dashboard")
-	build.Dir = "../../examples"
-	build.Env = append(os.Environ(), "GOWORK=off")
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	if *running != "" {
+		return *running
+	}
+	binary, err := build()
+	require.NoError(t, err)
 	example := exec.Command(binary, "-http", "127.0.0.1:0", "-for", "3m")
 	example.Stderr = os.Stderr
 	lines, err := example.StdoutPipe()
