@@ -36,7 +36,8 @@ var mayImport = map[string][]string{
 	".":                {"internal/lab", "internal/wire", "internal/peer", "internal/raftlog", "queue", "sessions", "fencing"},
 	"election":         {".", "sessions", "fencing"}, // only what any user has
 	"locktest":         {".", "internal/lab", "sessions", "fencing"},
-	"examples/...":     {".", "election", "locktest", "sessions", "fencing", "fencing/...", "examples/internal/..."},
+	"dashboard":        {".", "sessions", "fencing"},
+	"examples/...":     {".", "election", "locktest", "dashboard", "sessions", "fencing", "fencing/...", "examples/internal/..."},
 	"bench":            {".", "fencing"},
 	"adapters/...":     {".", "adapters/internal/..."},
 }

@@ -1,0 +1,187 @@
+package dashboard
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quorumlock/quorumlock/fencing"
+	"github.com/quorumlock/quorumlock/sessions"
+)
+
+// A Kind is what an Action does.
+type Kind string
+
+// What can be done over a holder's head. Handing a lock to a chosen waiter is not among
+// it: only the holder can, with Hold.HandOver. It can be asked to, with RequestYield.
+const (
+	ForceRelease Kind = "force-release" // Node.ForceRelease of Name and Token
+	ForceClose   Kind = "force-close"   // Node.ForceClose of Session
+	RequestYield Kind = "request-yield" // Node.RequestYield of Name
+)
+
+var kinds = map[string]Kind{string(ForceRelease): ForceRelease, string(ForceClose): ForceClose, string(RequestYield): RequestYield}
+
+var doneTexts = map[string]string{
+	string(ForceRelease): "The hold was ended.",
+	string(ForceClose):   "The session was closed.",
+	string(RequestYield): "The holders were asked to give the lock up.",
+}
+
+// An Action is what somebody wants to do.
+type Action struct {
+	Kind    Kind
+	Name    string        // of the lock: ForceRelease, RequestYield
+	Token   fencing.Token // of the hold: ForceRelease
+	Session sessions.ID   // ForceClose
+	By      string        // who: Options.User, or what the request says
+	Reason  string        // and why
+}
+
+const (
+	maxBody       = 64 << 10 // bytes
+	actionTimeout = 10 * time.Second
+	tokenCookie   = "quorumlock-form"
+	tokenField    = "form-token"
+)
+
+// act does what a request asks for, if nothing speaks against it. The application's
+// own word comes last, so that it judges only what could be done.
+func (h *handler) act(p *reply, kind Kind) {
+	if h.opts.Authorize == nil {
+		p.fail(&failure{http.StatusForbidden, "Nothing can be changed here: the application has not enabled it."})
+		return
+	}
+	if err := h.cross.Check(p.r); err != nil {
+		p.fail(&failure{http.StatusForbidden, "This request comes from another site."})
+		return
+	}
+	a, isForm, err := h.action(p.w, p.r, kind)
+	if err != nil {
+		p.fail(err)
+		return
+	}
+	p.json = p.json || !isForm
+	if err := h.opts.Authorize(p.r, a); err != nil {
+		p.fail(&failure{http.StatusForbidden, "Not allowed: " + err.Error()})
+		return
+	}
+	ctx, cancel := context.WithTimeout(p.r.Context(), actionTimeout)
+	defer cancel()
+	if err := h.perform(ctx, a); err != nil {
+		p.fail(err)
+		return
+	}
+	if p.json {
+		p.page(http.StatusOK, page{}, map[string]string{"done": string(kind)})
+		return
+	}
+	// Not to the action's own address, so that a reload does not repeat it.
+	target := "sessions"
+	if a.Name != "" {
+		target = "lock?" + url.Values{"name": {a.Name}, "done": {string(kind)}}.Encode()
+	}
+	p.w.Header().Set("Location", target)
+	p.w.WriteHeader(http.StatusSeeOther)
+}
+
+func (h *handler) perform(ctx context.Context, a Action) error {
+	switch a.Kind {
+	case ForceRelease:
+		return h.node.ForceRelease(ctx, a.Name, a.Token, a.By, a.Reason)
+	case ForceClose:
+		return h.node.ForceClose(ctx, a.Session, a.By, a.Reason)
+	default:
+		return h.node.RequestYield(ctx, a.Name, a.By, a.Reason)
+	}
+}
+
+// action reads what is asked for: a form, or a JSON object with the same fields.
+func (h *handler) action(w http.ResponseWriter, r *http.Request, kind Kind) (a Action, isForm bool, err error) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	fields := make(map[string]string)
+	switch contentType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); contentType {
+	case "application/json":
+		err = decode(r.Body, &fields)
+	case "application/x-www-form-urlencoded":
+		isForm = true
+		err = h.readForm(r, fields)
+	default:
+		return a, false, &failure{http.StatusUnsupportedMediaType, "Send a form, or application/json."}
+	}
+	if err != nil {
+		return a, isForm, err
+	}
+	a = Action{Kind: kind, By: fields["by"], Reason: fields["reason"]}
+	if h.opts.User != nil {
+		a.By = h.opts.User(r)
+	}
+	if kind == ForceClose {
+		a.Session, err = sessionID(fields["session"])
+	} else if a.Name = fields["name"]; a.Name == "" {
+		err = badRequest("Which lock? name is missing.")
+	}
+	if err == nil && kind == ForceRelease {
+		var n uint64
+		if n, err = strconv.ParseUint(fields["token"], 10, 64); err != nil || n == 0 {
+			err = badRequest("token must be the number of the hold's token, not %q.", fields["token"])
+		}
+		a.Token = fencing.Token(n)
+	}
+	if err == nil && (strings.TrimSpace(a.By) == "" || strings.TrimSpace(a.Reason) == "") {
+		err = badRequest("Say who you are and why: the holder is told.")
+	}
+	return a, isForm, err
+}
+
+func decode(body io.Reader, fields *map[string]string) error {
+	d := json.NewDecoder(body)
+	if err := d.Decode(fields); err != nil {
+		return badRequest("The body is no JSON object of strings: %v.", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return badRequest("Something follows the JSON object.")
+	}
+	return nil
+}
+
+// readForm reads a form. The name of the lock stands in its address and not in a
+// field: browsers change line ends in fields.
+func (h *handler) readForm(r *http.Request, fields map[string]string) error {
+	if err := r.ParseForm(); err != nil {
+		return badRequest("The form cannot be read: %v.", err)
+	}
+	for key, values := range r.Form {
+		if len(values) > 1 {
+			return badRequest("%q is given %d times.", key, len(values))
+		}
+		fields[key] = values[0]
+	}
+	cookie, err := r.Cookie(tokenCookie)
+	if err != nil || cookie.Value == "" || subtle.ConstantTimeCompare([]byte(cookie.Value), []byte(r.PostForm.Get(tokenField))) != 1 {
+		return &failure{http.StatusForbidden, "The form is not from this page, or its cookie is gone. Go back, reload and try again."}
+	}
+	return nil
+}
+
+// formToken returns what a form must carry: the value of the cookie, which is set if
+// the browser has none. It has no Path, so that it belongs to where the pages stand.
+func (h *handler) formToken(w http.ResponseWriter, r *http.Request) string {
+	if c, err := r.Cookie(tokenCookie); err == nil && len(c.Value) == len(rand.Text()) {
+		return c.Value
+	}
+	value := rand.Text()
+	http.SetCookie(w, &http.Cookie{
+		Name: tokenCookie, Value: value, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
+	})
+	return value
+}

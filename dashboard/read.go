@@ -1,0 +1,330 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/quorumlock/quorumlock"
+	"github.com/quorumlock/quorumlock/sessions"
+)
+
+const (
+	defaultLimit = 50
+	maxLimit     = 500
+	lineLimit    = 100                    // waiters that the page of one lock shows
+	perSession   = 200                    // locks that the page of one session shows
+	probe        = "quorumlock.dashboard" // a name that is looked at, and never taken, to hear whether a majority answers
+)
+
+func quote(n uint64) string { return strconv.FormatUint(n, 10) }
+
+// query reads the parameters, and refuses those that cannot be read or are given twice.
+func query(r *http.Request) (url.Values, error) {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, badRequest("The address cannot be read: %v.", err)
+	}
+	for key, values := range q {
+		if len(values) > 1 {
+			return nil, badRequest("%q is given %d times.", key, len(values))
+		}
+	}
+	return q, nil
+}
+
+// number reads a whole number between two bounds.
+func number(q url.Values, key string, otherwise, least, most int) (int, error) {
+	if !q.Has(key) {
+		return otherwise, nil
+	}
+	n, err := strconv.Atoi(q.Get(key))
+	if err != nil || n < least || n > most {
+		return 0, badRequest("%s must be a whole number from %d to %d, not %q.", key, least, most, q.Get(key))
+	}
+	return n, nil
+}
+
+func text(q url.Values, key string) (string, error) {
+	s := q.Get(key)
+	if len(s) > quorumlock.MaxNameLen {
+		return "", badRequest("%s has %d bytes, and no name more than %d.", key, len(s), quorumlock.MaxNameLen)
+	}
+	return s, nil
+}
+
+// paging reads what all pages of lists understand.
+func paging(r *http.Request, search string) (match, after string, limit int, err error) {
+	q, err := query(r)
+	if err != nil {
+		return "", "", 0, err
+	}
+	if match, err = text(q, search); err != nil {
+		return "", "", 0, err
+	}
+	if after, err = text(q, "after"); err != nil {
+		return "", "", 0, err
+	}
+	limit, err = number(q, "limit", defaultLimit, 1, maxLimit)
+	return match, after, limit, err
+}
+
+func (h *handler) cluster(ctx context.Context, _ *http.Request) (any, error) {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	_, err := h.node.Describe(ctx, probe)
+	var roll []quorumlock.SessionInfo
+	if err == nil {
+		roll, err = h.node.Sessions(ctx)
+	}
+	s := h.node.Status()
+	v := clusterView{
+		Health: "ok", Replica: s.ReplicaID, Epoch: s.Epoch, Ready: s.Ready, Leader: s.Leader, Term: s.Term, Applied: s.Applied,
+		Locks: s.Locks, Sessions: s.Sessions, Holds: s.Holds, Token: token(s.Token), Members: []memberView{},
+	}
+	switch {
+	case s.Err != nil:
+		v.Health, v.Detail = "failed", s.Err.Error()
+	case err != nil:
+		v.Health, v.Detail = "no majority", err.Error()
+	case !s.Ready:
+		v.Health = "starting"
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.Members)) {
+		m := memberView{Replica: id, Address: s.Members[id], Leader: id == s.Leader, Self: id == s.ReplicaID}
+		if err == nil {
+			var counts [3]int
+			for _, i := range roll {
+				if i.Replica == id {
+					counts[0], counts[1], counts[2] = counts[0]+1, counts[1]+i.Holds, counts[2]+i.Waits
+				}
+			}
+			m.Sessions, m.Holds, m.Waits = &counts[0], &counts[1], &counts[2]
+		}
+		v.Members = append(v.Members, m)
+	}
+	return v, nil
+}
+
+// walk takes one of the few places for what looks at all locks.
+func (h *handler) walk(ctx context.Context) (done func(), err error) {
+	select {
+	case h.walks <- struct{}{}:
+		return func() { <-h.walks }, nil
+	case <-ctx.Done():
+		return nil, &failure{http.StatusServiceUnavailable, "Too many pages are being read at once. Try again in a while."}
+	}
+}
+
+func (h *handler) locks(ctx context.Context, r *http.Request) (any, error) {
+	prefix, after, limit, err := paging(r, "prefix")
+	if err != nil {
+		return nil, err
+	}
+	done, err := h.walk(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	// One more than is shown tells whether there is a next page.
+	infos, err := h.node.List(ctx, prefix, quorumlock.After(after), quorumlock.Limit(limit+1))
+	if err != nil {
+		return nil, err
+	}
+	v := locksView{Prefix: prefix, Limit: limit, After: after, Locks: []lockView{}}
+	if len(infos) > limit {
+		infos = infos[:limit]
+		v.Next = infos[limit-1].Name
+	}
+	for _, i := range infos {
+		v.Locks = append(v.Locks, viewLock(i, 0, lineLimit))
+	}
+	return v, nil
+}
+
+func (h *handler) lock(ctx context.Context, r *http.Request) (any, error) {
+	q, err := query(r)
+	if err != nil {
+		return nil, err
+	}
+	from, err := number(q, "from", 0, 0, 1<<30)
+	if err != nil {
+		return nil, err
+	}
+	info, err := h.node.Describe(ctx, q.Get("name"))
+	if err != nil {
+		return nil, err
+	}
+	v := viewLock(info, from, lineLimit)
+	v.Done = doneTexts[q.Get("done")]
+	if len(v.Holders) == 0 {
+		return v, nil
+	}
+	roll, err := h.node.Sessions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	waits := make(map[string]int)
+	for _, i := range roll {
+		waits[i.ID.String()] = i.Waits
+	}
+	for i := range v.Holders {
+		v.Holders[i].SessionWaits = waits[v.Holders[i].Session]
+	}
+	return v, nil
+}
+
+func (h *handler) sessions(ctx context.Context, r *http.Request) (any, error) {
+	owner, after, limit, err := paging(r, "owner")
+	if err != nil {
+		return nil, err
+	}
+	var last sessions.ID
+	if after != "" {
+		if last, err = sessionID(after); err != nil {
+			return nil, err
+		}
+	}
+	roll, err := h.node.Sessions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	v := sessionsView{Owner: owner, Limit: limit, Sessions: []sessionView{}}
+	for _, i := range roll {
+		if !strings.Contains(i.Owner, owner) {
+			continue
+		}
+		v.Total++
+		switch {
+		case i.ID.Compare(last) <= 0:
+		case len(v.Sessions) < limit:
+			v.Sessions = append(v.Sessions, viewSession(i))
+		case v.Next == "":
+			v.Next = v.Sessions[limit-1].ID
+		}
+	}
+	return v, nil
+}
+
+func (h *handler) session(ctx context.Context, r *http.Request) (any, error) {
+	q, err := query(r)
+	if err != nil {
+		return nil, err
+	}
+	id, err := sessionID(q.Get("id"))
+	if err != nil {
+		return nil, err
+	}
+	roll, err := h.node.Sessions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	at := slices.IndexFunc(roll, func(i quorumlock.SessionInfo) bool { return i.ID == id })
+	if at < 0 {
+		return nil, &failure{http.StatusNotFound, "There is no session " + id.String() + ": it has ended, or never was."}
+	}
+	v := oneSessionView{sessionView: viewSession(roll[at]), Held: []lockView{}, Waited: []lockView{}, Done: doneTexts[q.Get("done")]}
+	if v.Holds+v.Waits == 0 {
+		return v, nil
+	}
+	err = h.picture(ctx, "", func(info *quorumlock.LockInfo) {
+		holds := slices.ContainsFunc(info.Holders, func(h quorumlock.Holder) bool { return h.Session == id })
+		place := slices.IndexFunc(info.Waiters, func(w quorumlock.Waiter) bool { return w.Session == id })
+		if len(v.Held)+len(v.Waited) >= perSession {
+			v.Cut = v.Cut || holds || place >= 0
+			return
+		}
+		if holds {
+			v.Held = append(v.Held, viewLock(*info, 0, 1))
+		}
+		if place >= 0 {
+			v.Waited = append(v.Waited, viewLock(*info, place, 1))
+		}
+	})
+	byName(v.Held)
+	byName(v.Waited)
+	return v, err
+}
+
+// elections are the locks whose holder publishes a value.
+func (h *handler) elections(ctx context.Context, r *http.Request) (any, error) {
+	prefix, after, limit, err := paging(r, "prefix")
+	if err != nil {
+		return nil, err
+	}
+	v := electionsView{Prefix: prefix, Limit: limit, Elections: []lockView{}}
+	trim := func() {
+		byName(v.Elections)
+		if len(v.Elections) > limit {
+			v.Elections = v.Elections[:limit]
+			v.Next = v.Elections[limit-1].Name
+		}
+	}
+	err = h.picture(ctx, prefix, func(info *quorumlock.LockInfo) {
+		if info.Name <= after || !slices.ContainsFunc(info.Holders, func(h quorumlock.Holder) bool { return h.Value != "" }) {
+			return
+		}
+		if v.Elections = append(v.Elections, viewLock(*info, 0, lineLimit)); len(v.Elections) > 2*maxLimit {
+			trim()
+		}
+	})
+	trim()
+	return v, err
+}
+
+func byName(locks []lockView) {
+	slices.SortFunc(locks, func(a, b lockView) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+func (h *handler) live(_ context.Context, r *http.Request) (any, error) {
+	prefix, _, _, err := paging(r, "prefix")
+	return liveView{Prefix: prefix}, err
+}
+
+// picture shows every lock once, in no order: the picture that a watch begins with.
+// Unlike a List of all, it takes one walk over the table and no memory for its whole.
+func (h *handler) picture(ctx context.Context, prefix string, each func(*quorumlock.LockInfo)) error {
+	done, err := h.walk(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	for e, err := range h.node.Watch(ctx, prefix) {
+		switch {
+		case errors.Is(err, context.DeadlineExceeded):
+			return &failure{http.StatusServiceUnavailable, "There are more locks than could be looked at in time, or no majority answers."}
+		case err != nil:
+			return err
+		case e.Kind == quorumlock.EventSynced:
+			return nil
+		case e.Kind == quorumlock.EventMissed:
+			return &failure{http.StatusServiceUnavailable, "The locks changed faster than they could be looked at. Try again."}
+		}
+		for i := range e.Locks {
+			each(&e.Locks[i])
+		}
+	}
+	return nil
+}
+
+// sessionID reads what sessions.ID.String writes.
+func sessionID(s string) (id sessions.ID, err error) {
+	parts := strings.Split(s, ".")
+	if len(parts) == 3 {
+		for i, field := range []*uint64{&id.Replica, &id.Epoch, &id.Seq} {
+			if *field, err = strconv.ParseUint(parts[i], 10, 64); err != nil {
+				break
+			}
+		}
+		if err == nil && id.String() == s {
+			return id, nil
+		}
+	}
+	return sessions.ID{}, badRequest("A session is named like 3.1.2, not %q.", s)
+}
