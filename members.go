@@ -45,12 +45,11 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 // No session and no hold ends by it.
 //
 // Once a majority has answered it takes an election timeout at most, whatever ctx
-// allows: until to has answered,
-// or half of that time has passed, the leader takes no entries, and that must be too
-// short to cost a session. Errors match ErrNotMember if to has no vote; ErrTransfer
-// if to did not lead in time, since it is down or behind, and ctx's error too if ctx
-// ended first (leadership may still move a moment later); ErrNoQuorum and ctx's
-// error; or ErrClosed.
+// allows: until to has answered, or half of that time has passed, the leader takes
+// no entries, and that must be too short to cost a session. Errors match
+// ErrNotMember if to has no vote; ErrTransfer if to did not lead in time, since it
+// is down or behind, and ctx's error too if ctx ended first (leadership may still
+// move a moment later); ErrNoQuorum and ctx's error; or ErrClosed.
 func (n *Node) TransferLeadership(ctx context.Context, to uint64) error {
 	// The read is also a round of heartbeats, which tells the others what is
 	// committed: a replica that has still to apply something declines to lead.
