@@ -35,6 +35,10 @@ type engine interface {
 	// members returns the voting replicas and the addresses they are dialled at.
 	members() map[uint64]string
 
+	// membership returns all replicas, in no order and with nobody marked as
+	// leader, as of when it was called or later. One short try, as barrier.
+	membership(ctx context.Context) ([]Member, error)
+
 	// close stops at once and waits until nothing calls the stateMachine any
 	// more. It is idempotent, and safe with calls under way, which fail.
 	close() error

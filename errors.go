@@ -64,6 +64,9 @@ var (
 	// ErrBusy is returned at once when more acquires are under way on this node
 	// than it queues.
 	ErrBusy = errors.New("quorumlock: busy")
+	// ErrTransfer is returned when the replica that was chosen to lead did not
+	// lead in time.
+	ErrTransfer = errors.New("quorumlock: leadership did not move")
 	// ErrClosed is returned when the node was closed.
 	ErrClosed = errors.New("quorumlock: closed")
 )
@@ -90,6 +93,9 @@ var (
 	// ErrValue is returned for a value that is not UTF-8 of at most MaxValueLen
 	// bytes.
 	ErrValue = errors.New("quorumlock: bad value")
+	// ErrNotMember is returned for the id of a replica that is not in the cluster,
+	// or has no vote where one is needed.
+	ErrNotMember = errors.New("quorumlock: no such voting replica")
 	// ErrOptions is returned by Open for options that cannot work. The error
 	// lists every fault, not just the first.
 	ErrOptions = errors.New("quorumlock: bad options")

@@ -261,15 +261,18 @@ func (n *Node) consult(ctx context.Context) error {
 }
 
 // barrier waits until this replica has applied everything that was committed when
-// barrier was called. A try whose answer was lost is repeated: reads can get lost
-// without a word.
-func (n *Node) barrier(ctx context.Context) error {
+// barrier was called.
+func (n *Node) barrier(ctx context.Context) error { return n.inquire(ctx, n.engine.barrier) }
+
+// inquire asks the cluster for something that changes nothing. A try whose answer was
+// lost is repeated: reads can get lost without a word.
+func (n *Node) inquire(ctx context.Context, question func(context.Context) error) error {
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		if err := n.err(); err != nil {
 			return err
 		}
 		try, cancel := n.clk.WithTimeout(ctx, n.opts.ElectionTimeout/4)
-		err := n.engine.barrier(try)
+		err := question(try)
 		cancel()
 		if err == nil {
 			return nil

@@ -298,6 +298,36 @@ func (r *replica) members() map[uint64]string {
 	return all
 }
 
+// membership asks as barrier does: what it reads next is this replica's own.
+func (r *replica) membership(ctx context.Context) ([]Member, error) {
+	if !r.enter() {
+		return nil, ErrClosed
+	}
+	defer r.leave()
+	ctx, cancel := context.WithTimeout(ctx, r.try) // the engine insists on a deadline
+	defer cancel()
+	answered := make(chan struct{})
+	defer close(answered)
+	go func() { // the engine is closed only when nobody calls it any more
+		select {
+		case <-r.closing:
+			cancel()
+		case <-answered:
+		}
+	}()
+	m, err := r.host.SyncGetShardMembership(ctx, shardID)
+	if err != nil {
+		return nil, r.closedOr(fmt.Errorf("%w: %w", errUnknown, err))
+	}
+	var all []Member
+	for voting, some := range map[bool]map[uint64]string{true: m.Nodes, false: m.NonVotings} {
+		for id := range some {
+			all = append(all, Member{ID: id, Address: r.where.shown(id), Voting: voting})
+		}
+	}
+	return all, nil
+}
+
 func (r *replica) close() error {
 	r.mu.Lock()
 	first := !r.closed

@@ -372,6 +372,17 @@ func (r *simReplica) members() map[uint64]string {
 	return members
 }
 
+func (r *simReplica) membership(ctx context.Context) ([]Member, error) {
+	if err := r.barrier(ctx); err != nil {
+		return nil, err
+	}
+	var all []Member
+	for id, addr := range r.members() {
+		all = append(all, Member{ID: id, Address: addr, Voting: true})
+	}
+	return all, nil
+}
+
 func (r *simReplica) close() error {
 	r.sim.alter(func() {
 		r.down = true

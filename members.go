@@ -1,0 +1,75 @@
+package quorumlock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// A Member is a replica of the cluster, as the log has it.
+type Member struct {
+	ID      uint64
+	Address string // where it is dialled; empty if this replica was never told
+	Voting  bool   // its word counts for a majority
+	Leader  bool   // it leads, as this replica believes
+}
+
+// Members returns the replicas of the cluster by id. It is linearizable: it shows
+// every change that was complete anywhere before Members was called; who leads and
+// the addresses are what this replica knows. Errors match ErrClosed, or ErrNoQuorum
+// and ctx's error when ctx ended first.
+func (n *Node) Members(ctx context.Context) ([]Member, error) {
+	if err := checkCtx(ctx); err != nil {
+		return nil, err
+	}
+	var all []Member
+	err := n.inquire(ctx, func(try context.Context) (err error) {
+		all, err = n.engine.membership(try)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	leader, _ := n.engine.leader()
+	for i := range all {
+		all[i].Leader = all[i].ID == leader
+	}
+	slices.SortFunc(all, func(a, b Member) int { return cmp.Compare(a.ID, b.ID) })
+	return all, nil
+}
+
+// TransferLeadership has replica to lead, and returns when this replica has heard
+// that it does. It can be called on any node; if to leads already, nothing happens.
+// No session and no hold ends by it.
+//
+// Once a majority has answered it takes an election timeout at most, whatever ctx
+// allows: until to has answered, or half of that time has passed, the leader takes
+// no entries, and that must be too short to cost a session. Errors match
+// ErrNotMember if to has no vote; ErrTransfer if to did not lead in time, since it
+// is down or behind, and ctx's error too if ctx ended first (leadership may still
+// move a moment later); ErrNoQuorum and ctx's error; or ErrClosed.
+func (n *Node) TransferLeadership(ctx context.Context, to uint64) error {
+	// The read is also a round of heartbeats, which tells the others what is
+	// committed: a replica that has still to apply something declines to lead.
+	all, err := n.Members(ctx)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(all, func(m Member) bool { return m.ID == to && m.Voting }) {
+		return fmt.Errorf("%w: %d", ErrNotMember, to)
+	}
+	try, cancel := n.clk.WithTimeout(ctx, n.opts.ElectionTimeout)
+	defer cancel()
+	err = n.engine.transfer(try, to)
+	switch {
+	case err == nil || errors.Is(err, ErrClosed):
+		return err
+	case n.err() != nil:
+		return n.err()
+	case ctx.Err() != nil:
+		return &ctxError{fmt.Errorf("%w to replica %d", ErrTransfer, to), ctx.Err()}
+	}
+	return fmt.Errorf("%w to replica %d", ErrTransfer, to)
+}
