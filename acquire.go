@@ -125,6 +125,7 @@ func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, error) {
 	case s.state == sessionOver:
 		return nil, s.cause
 	case len(n.stream.acquires) >= maxPending:
+		n.stats.refused(RefusalBusy)
 		return nil, ErrBusy
 	}
 	h := &Hold{session: s, name: r.name, wait: wait, limit: r.terms.maxWaiters}
@@ -142,6 +143,7 @@ func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, error) {
 
 // claimNow gives a claim its number and queues it to be sent. n.mu is held.
 func (n *Node) claimNow(h *Hold) {
+	n.stats.asked(h)
 	n.lastHold++
 	h.seq, h.batch, h.queued = n.lastHold, 0, false
 	h.session.claims[h.seq] = h
@@ -153,6 +155,7 @@ func (n *Node) claimNow(h *Hold) {
 // answered it. n.mu and the state machine's lock are held.
 func (n *Node) claimAgain(h *Hold) {
 	delete(h.session.claims, h.seq)
+	n.stats.leavesLine(h)
 	n.claimNow(h)
 }
 
@@ -189,6 +192,7 @@ func (n *Node) abandon(h *Hold) (answered bool) {
 		return true
 	}
 	h.abandoned = true
+	n.stats.refused(RefusalGaveUp)
 	if h.batch == 0 {
 		n.forgetClaim(h) // it was never sent: there is nothing to take back
 		return false
@@ -217,6 +221,7 @@ func (n *Node) endClaim(h *Hold, cause error) {
 	case h.granted():
 		h.lose(cause)
 	case !h.answered && !h.abandoned:
+		n.stats.refused(RefusalSession)
 		h.err = cause
 		h.abandoned = true
 		h.tell()
@@ -225,6 +230,7 @@ func (n *Node) endClaim(h *Hold, cause error) {
 
 // forgetClaim forgets a claim of which nothing is left in the cluster. n.mu is held.
 func (n *Node) forgetClaim(h *Hold) {
+	n.stats.forgotten(h)
 	delete(h.session.claims, h.seq)
 	h.forgotten = true
 	h.wake()

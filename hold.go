@@ -32,6 +32,7 @@ type Hold struct {
 	batch     uint64        // the batch that carries it; 0 until it is sent
 	answer    chan struct{} // has a token when the call has its answer
 	token     fencing.Token // if granted; of several names, the largest
+	at        time.Duration // when it was asked for, and then when it was granted, as stats count it
 
 	err    error                    // why it was refused, or is held no more; guarded by n.mu
 	asides *asides                  // nil while nobody asked for any; guarded by n.mu
@@ -284,6 +285,7 @@ func (h *Hold) giveBack() {
 func (h *Hold) lose(cause error) {
 	if h.err == nil {
 		n := h.session.n
+		n.stats.lost(cause)
 		h.finish(&LostError{Name: h.name, Token: h.token, Cause: cause, At: n.clk.Now()})
 	}
 }

@@ -19,6 +19,8 @@ type machine struct {
 	mu      sync.RWMutex
 	fsm     *lockFSM
 	applied uint64 // index of the last entry applied
+
+	stopwatch *stopwatch // nil while nobody has asked for stats
 }
 
 var _ stateMachine = (*machine)(nil)
@@ -28,6 +30,7 @@ func newMachine() *machine { return &machine{fsm: newLockFSM()} }
 func (m *machine) apply(entries []logEntry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	defer m.stopwatch.end(m.stopwatch.begin())
 	for _, e := range entries {
 		effects := m.fsm.apply(e.cmd)
 		m.applied = e.index

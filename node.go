@@ -54,6 +54,7 @@ type Node struct {
 	sessions              map[uint64]*Session
 	answers               []chan struct{} // empty, of calls that have had their answer
 	lastSession, lastHold uint64          // the last numbers given out
+	stats                 *stats          // nil while nobody has asked for them
 }
 
 // Open starts this replica and returns at once: the node is there, and its calls
@@ -167,6 +168,7 @@ func (n *Node) onLeader(replica, term uint64) {
 	if replica == n.leader && term == n.term {
 		return
 	}
+	n.stats.led(n.leader, replica)
 	n.leader, n.term = replica, term
 	if replica == n.opts.ReplicaID {
 		n.judge.Lead(n.clk.Now())

@@ -22,6 +22,7 @@ func (n *Node) perform(effects []effect) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.stats.entered()
 	for i := range effects {
 		e := &effects[i]
 		switch e.kind {
@@ -33,6 +34,8 @@ func (n *Node) perform(effects []effect) {
 			n.agenda.end(timeID{e.session, e.hold, e.what})
 		case halted:
 			n.halt()
+		case ended:
+			n.stats.ended(e.cause)
 		}
 		if e.session.Replica == n.self.Replica && e.session.Epoch == n.self.Epoch {
 			n.concerns(e)
@@ -62,9 +65,7 @@ func (n *Node) concerns(e *effect) {
 	case granted:
 		n.grant(n.claim(e), e.name, e.token)
 	case queued:
-		if h := n.claim(e); h != nil {
-			h.queued = true
-		}
+		n.stands(n.claim(e))
 	case refused:
 		n.refuse(n.claim(e), e.name, e.cause)
 	case lost, left:
@@ -116,6 +117,7 @@ func (n *Node) judged(e *effect) {
 		n.failLocked(errReplaced(n.self))
 	case causeGap:
 	default:
+		n.stats.settled(n.stream.sent[e.n])
 		n.stream.settle(e.n)
 	}
 }
@@ -160,12 +162,27 @@ func (n *Node) grant(h *Hold, name string, token fencing.Token) {
 	}
 	if m := h.more.Load(); m != nil {
 		if h.obtain(m, name, token) {
-			h.tell()
+			n.hand(h, h.token)
 		}
 		return
 	}
+	n.hand(h, token)
+}
+
+// hand tells a call that it holds the lock.
+func (n *Node) hand(h *Hold, token fencing.Token) {
+	n.stats.leavesLine(h)
+	n.stats.granted(h)
 	h.token = token
 	h.tell()
+}
+
+// stands notes that a claim stands in line.
+func (n *Node) stands(h *Hold) {
+	if h != nil {
+		n.stats.queued(h)
+		h.queued = true
+	}
 }
 
 // refuse tells a call why it cannot have the lock: of several, the one named.
@@ -177,6 +194,7 @@ func (n *Node) refuse(h *Hold, name string, why cause) {
 	if h.abandoned || h.answered {
 		return
 	}
+	n.stats.refused(why.label())
 	switch f := n.machine.fsm; why {
 	case causeHeld:
 		h.err = f.heldError(h, name)
@@ -194,6 +212,7 @@ func (n *Node) refuse(h *Hold, name string, why cause) {
 func (n *Node) reconcile() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.stats.entered()
 	f := n.machine.fsm
 	f.watched = n.changes.watchers.Load() > 0
 	if f.watched {
@@ -270,6 +289,6 @@ func (n *Node) reconcileClaim(f *lockFSM, h *Hold) {
 			h.moreOf().mode = own.Mode // it may have been downgraded
 		}
 	default:
-		h.queued = true
+		n.stands(h)
 	}
 }

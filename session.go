@@ -318,6 +318,7 @@ func (n *Node) doubt(s *Session) {
 	}
 	if n.doubtIn(s) <= 0 && !s.troubled {
 		s.troubled = true
+		n.stats.lateRenewal()
 		until := n.clk.Now().Add(s.remaining())
 		n.log.Warn("session in jeopardy: no renewal succeeds", "session", s.id.String(), "until", until)
 		if f := n.opts.OnJeopardy; f != nil {

@@ -42,6 +42,7 @@ type outgo struct {
 	commands []wire.Command
 	urgent   int // how many of them are no acquires: the first ones
 	tried    bool
+	made     time.Duration // when, if it is counted
 	settled  chan struct{} // closed once it is known to have been applied
 }
 
@@ -141,6 +142,7 @@ func (n *Node) nextBatch() *outgo {
 	if b == nil {
 		return nil
 	}
+	n.stats.made(b)
 	for i := range b.urgent {
 		switch c := &b.commands[i]; {
 		case c.Op == wire.Open && n.sessions[c.Session] != nil:
