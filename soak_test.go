@@ -199,9 +199,7 @@ func (p *stage) call(x step) bool {
 		from := p.audit.now()
 		if info, err := n.Describe(ctx, x.Names[0]); err == nil {
 			got := infoText(info)
-			p.audit.seen(x.Names[0], from, fmt.Sprintf("replica %d shows %q", at, got), func(text string) bool {
-				return text == got || text == "barred" && got == ""
-			})
+			p.audit.seen(x.Names[0], from, fmt.Sprintf("replica %d shows %q", at, got), func(text string) bool { return text == got })
 		}
 	case "resize":
 		_ = n.Resize(ctx, x.Names[0], x.N)
