@@ -418,8 +418,8 @@ func (c *caller) close(s *Session) {
 	}
 }
 
-// seedVar replays one run: QUORUMLOCK_TEST_SEED=17 go test -run TestLinearizable/sim .
-const seedVar = "QUORUMLOCK_TEST_SEED"
+// seedVar replays one run: QUORUMLOCK_SEED=17 go test -run TestLinearizable/sim .
+const seedVar = "QUORUMLOCK_SEED"
 
 // seeds are those to run: the next ones, or the one to be replayed.
 func seeds(t *testing.T, n int) []uint64 {

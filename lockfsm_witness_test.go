@@ -17,7 +17,7 @@ import (
 // overtakes, that tokens grow, that what is barred is not granted, and that a set of
 // names is had as a whole.
 type witness struct {
-	t     *testing.T
+	t     testing.TB
 	asked map[claimKey][]wire.Command // in the present entry, not answered yet
 	heirs map[claimKey]sessions.ID    // who is to have what is handed over in it
 	seen  map[claimKey]*seenClaim
@@ -62,7 +62,7 @@ type seenLine struct {
 	bars    int
 }
 
-func newWitness(t *testing.T) *witness {
+func newWitness(t testing.TB) *witness {
 	return &witness{t: t, seen: map[claimKey]*seenClaim{}, lines: map[string]*seenLine{}, barOf: map[uint64]string{}, jobs: map[string]*seenJob{}}
 }
 

@@ -221,8 +221,9 @@ func (n *Node) reconcile() {
 	for p := range f.roll.Processes() {
 		n.judge.Renewed(p.Replica, p.Epoch, p.Renewal, n.clk.Now())
 	}
+	n.agenda.keep(f.times, n.clk.Now())
 	p := f.roll.Process(n.self.Replica, n.self.Epoch)
-	if p == nil {
+	if p == nil { // this life has not begun yet
 		if isClosed(n.booted) {
 			n.failLocked(errReplaced(n.self))
 		}
@@ -238,7 +239,6 @@ func (n *Node) reconcile() {
 			}
 		}
 	}
-	n.agenda.keep(f.times, n.clk.Now())
 	n.calls.settle(p.Batch, func(c wire.Command) cause { return f.outcome(n.self, c) })
 	for number := range n.stream.sent {
 		if number <= p.Batch {

@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/quorumlock/quorumlock/internal/wire"
 )
 
 // A sim is a simulated log: what the nodes of a test run over in place of Raft. It
@@ -19,40 +22,89 @@ import (
 type sim struct {
 	mu       sync.Mutex
 	changed  chan struct{} // closed, and made anew, at every change
-	rng      *rand.Rand
+	seed     uint64
+	tries    map[fateOf]uint64 // how often something was proposed
 	log      [][]byte
 	replicas map[uint64]*simReplica
 	leader   uint64
 	term     uint64
 	limbo    [][]byte // proposals whose fate is open: they may yet be committed
 	faults   simFaults
+	strays   sync.WaitGroup // late proposals that will be committed by themselves
+
+	committed func(entry []byte)                    // if set, is told of every entry that the log gets; s.mu is held
+	reached   func(r *simReplica, index int)        // if set, is told that a replica has applied so much
+	donor     func() (snapshot []byte, entries int) // if set, has the snapshots to install
 }
 
 // simFaults are probabilities, and the longest delay.
 type simFaults struct {
 	drop, duplicate, late, snapshot float64
 	delay                           time.Duration
+	stray                           time.Duration // if set, half of what is late comes within so long
+}
+
+// What befalls a proposal depends on the seed and on what it is, and not on what else
+// went on before it: so a run that leaves out a step is like the one with it.
+type fateOf struct{ replica, epoch, renewal, batch, op uint64 }
+
+// dice returns the random source for one decision.
+func (s *sim) dice(of ...uint64) *rand.Rand {
+	h := uint64(0x9e3779b97f4a7c15)
+	for _, x := range of {
+		h = (h ^ x) * 0xbf58476d1ce4e5b9
+		h ^= h >> 29
+	}
+	return rand.New(rand.NewPCG(s.seed, h))
+}
+
+// What a decision is about.
+const (
+	fateProposal uint64 = iota + 1
+	fateApply
+	fateBarrier
+	fateLimbo
+	fateLife
+)
+
+// fate returns the random source for one try of a proposal. s.mu is held.
+func (s *sim) fate(r *simReplica, entry []byte) *rand.Rand {
+	of := fateOf{replica: r.id, epoch: r.epoch}
+	var e wire.Entry
+	if err := wire.DecodeEntry(entry, &e); err == nil {
+		of.renewal, of.batch = e.Renewal, e.Batch
+		if len(e.Commands) > 0 {
+			of.op = uint64(e.Commands[0].Op)
+		}
+	}
+	s.tries[of]++
+	return s.dice(fateProposal, of.replica, of.epoch, of.renewal, of.batch, of.op, s.tries[of])
 }
 
 type simReplica struct {
-	sim     *sim
-	id      uint64
-	m       stateMachine
-	ev      engineEvents
-	epoch   uint64
-	applied int  // how many entries
-	cut     bool // from all others
-	mute    bool // heard by nobody, but it hears
-	paused  bool // applies nothing
-	down    bool
-	closed  chan struct{}
-	applier sync.WaitGroup
+	sim      *sim
+	id       uint64
+	m        stateMachine
+	ev       engineEvents
+	epoch    uint64
+	applied  int // how many entries
+	barriers uint64
+
+	marked   func(io.Writer, <-chan struct{}) error // a snapshot that is still to be written
+	markedAt int
+	cut      bool // from all others
+	mute     bool // heard by nobody, but it hears
+	paused   bool // applies nothing
+	down     bool
+	closed   chan struct{}
+	applier  sync.WaitGroup
 }
 
 func newSim(seed uint64, replicas int) *sim {
 	s := &sim{
 		changed:  make(chan struct{}),
-		rng:      rand.New(rand.NewPCG(seed, 1)),
+		seed:     seed,
+		tries:    make(map[fateOf]uint64),
 		replicas: make(map[uint64]*simReplica),
 	}
 	for id := uint64(1); id <= uint64(replicas); id++ {
@@ -152,18 +204,32 @@ func (s *sim) newLeader(except uint64) {
 	for id := uint64(1); id <= uint64(len(s.replicas)); id++ {
 		if id != except && s.replicas[id].connected() {
 			s.leader = id
-			s.term++
 			break
 		}
 	}
+	s.lead(s.leader)
+}
+
+// lead makes a replica the leader of the next term. s.mu is held.
+func (s *sim) lead(id uint64) {
+	s.leader = id
+	s.term++
 	s.tell()
 	// What was under way is committed by the new leader, or is not.
-	for _, e := range s.limbo {
-		if s.rng.IntN(2) == 0 {
-			s.log = append(s.log, e)
+	for i, e := range s.limbo {
+		if s.dice(fateLimbo, s.term, uint64(i)).IntN(2) == 0 {
+			s.commit(e)
 		}
 	}
 	s.limbo = nil
+}
+
+// commit appends an entry to the log. s.mu is held.
+func (s *sim) commit(entry []byte) {
+	s.log = append(s.log, entry)
+	if s.committed != nil {
+		s.committed(entry)
+	}
 }
 
 // tell announces who leads, in the order in which leaders come and go: the node
@@ -232,22 +298,25 @@ func (s *sim) moveLeader() {
 	s.alter(func() { s.newLeader(s.leader) })
 }
 
-// chance is a coin that falls on true with probability p. s.mu is held.
-func (s *sim) chance(p float64) bool { return s.rng.Float64() < p }
+// chance is a coin that falls on true with probability p.
+func chance(rng *rand.Rand, p float64) bool { return rng.Float64() < p }
 
 // nap is a delay up to the longest one.
-func (s *sim) nap() time.Duration {
+func (s *sim) nap(rng *rand.Rand) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.faults.delay <= 0 {
 		return 0
 	}
-	return time.Duration(s.rng.Int64N(int64(s.faults.delay)))
+	return time.Duration(rng.Int64N(int64(s.faults.delay)))
 }
 
 func (r *simReplica) propose(ctx context.Context, entry []byte) error {
 	s := r.sim
-	r.pass(ctx, s.nap())
+	s.mu.Lock()
+	rng := s.fate(r, entry)
+	s.mu.Unlock()
+	r.pass(ctx, s.nap(rng))
 	s.mu.Lock()
 	if isClosed(r.closed) {
 		s.mu.Unlock()
@@ -255,8 +324,8 @@ func (r *simReplica) propose(ctx context.Context, entry []byte) error {
 	}
 	if !r.connected() || r.mute || s.leader == 0 {
 		// It may sit in a queue and be sent when the cut is healed.
-		if s.chance(s.faults.late) {
-			s.limbo = append(s.limbo, entry)
+		if chance(rng, s.faults.late) {
+			s.late(rng, entry)
 		}
 		s.mu.Unlock()
 		if s.leaderless(r) {
@@ -265,25 +334,43 @@ func (r *simReplica) propose(ctx context.Context, entry []byte) error {
 		return r.giveUp(ctx)
 	}
 	switch {
-	case s.chance(s.faults.drop):
+	case chance(rng, s.faults.drop):
 		s.mu.Unlock()
 		return r.giveUp(ctx)
-	case s.chance(s.faults.late):
-		s.limbo = append(s.limbo, entry)
+	case chance(rng, s.faults.late):
+		s.late(rng, entry)
 		s.mu.Unlock()
 		return r.giveUp(ctx)
 	}
-	s.log = append(s.log, entry)
+	s.commit(entry)
 	at := len(s.log)
-	if s.chance(s.faults.duplicate) {
-		s.limbo = append(s.limbo, entry)
-		if s.chance(0.5) {
-			s.log = append(s.log, entry)
+	if chance(rng, s.faults.duplicate) {
+		s.late(rng, entry)
+		if chance(rng, 0.5) {
+			s.commit(entry)
 		}
 	}
 	s.change()
 	s.mu.Unlock()
 	return r.reach(ctx, at)
+}
+
+// late leaves the fate of a proposal open: a new leader may commit it, or it comes
+// by itself, whatever its proposer did meanwhile. s.mu is held.
+func (s *sim) late(rng *rand.Rand, entry []byte) {
+	if s.faults.stray <= 0 || chance(rng, 0.5) {
+		s.limbo = append(s.limbo, entry)
+		return
+	}
+	d := time.Duration(rng.Int64N(int64(s.faults.stray)))
+	s.strays.Go(func() {
+		time.Sleep(d)
+		s.alter(func() {
+			if s.quorum() {
+				s.commit(entry)
+			}
+		})
+	})
 }
 
 func (s *sim) leaderless(r *simReplica) bool {
@@ -333,9 +420,13 @@ func (r *simReplica) reach(ctx context.Context, n int) error {
 }
 
 func (r *simReplica) barrier(ctx context.Context) error {
-	r.pass(ctx, r.sim.nap())
 	r.sim.mu.Lock()
-	ok, n := r.connected() && !r.mute && r.sim.leader != 0 && !r.sim.chance(r.sim.faults.drop), len(r.sim.log)
+	r.barriers++
+	rng := r.sim.dice(fateBarrier, r.id, r.epoch, r.barriers)
+	r.sim.mu.Unlock()
+	r.pass(ctx, r.sim.nap(rng))
+	r.sim.mu.Lock()
+	ok, n := r.connected() && !r.mute && r.sim.leader != 0 && !chance(rng, r.sim.faults.drop), len(r.sim.log)
 	r.sim.mu.Unlock()
 	if !ok {
 		return r.giveUp(ctx)
@@ -400,22 +491,23 @@ func (r *simReplica) applyLoop(closed chan struct{}) {
 	for {
 		s.mu.Lock()
 		changed := s.changed
+		rng := s.dice(fateApply, r.id, r.epoch, uint64(r.applied))
 		var entries []logEntry
 		if !r.paused && !r.cut {
-			end := min(len(s.log), r.applied+1+s.rng.IntN(4))
+			end := min(len(s.log), r.applied+1+rng.IntN(4))
 			for i := r.applied; i < end; i++ {
 				entries = append(entries, logEntry{uint64(i + 1), s.log[i]})
 			}
 		}
-		install := len(s.log)-r.applied > 4 && s.chance(s.faults.snapshot) && !r.paused && !r.cut
-		log := s.log
+		install := len(s.log)-r.applied > 4 && chance(rng, s.faults.snapshot) && !r.paused && !r.cut
+		log, applied := s.log, r.applied
 		s.mu.Unlock()
 		switch {
-		case install:
+		case install && s.donor == nil:
 			r.install(log)
+		case install && r.accept(applied):
 		case len(entries) > 0:
-			r.m.apply(entries)
-			r.advance(len(entries))
+			r.apply(entries)
 		default:
 			select {
 			case <-changed:
@@ -424,12 +516,25 @@ func (r *simReplica) applyLoop(closed chan struct{}) {
 			}
 			continue
 		}
-		if d := s.nap(); d > 0 {
+		if d := s.nap(rng); d > 0 {
 			r.pass(context.Background(), d)
 		}
 		if isClosed(closed) {
 			return
 		}
+	}
+}
+
+func (r *simReplica) apply(entries []logEntry) {
+	if r.sim.reached == nil {
+		r.m.apply(entries)
+		r.advance(len(entries))
+		return
+	}
+	for i := range entries {
+		r.m.apply(entries[i : i+1])
+		r.sim.reached(r, int(entries[i].index))
+		r.advance(1)
 	}
 }
 
@@ -446,11 +551,26 @@ func (r *simReplica) install(log [][]byte) {
 	for _, e := range log {
 		f.apply(e)
 	}
-	if err := r.m.restore(bytes.NewReader(f.bytes()), nil); err != nil {
+	r.restore(f.bytes(), len(log))
+}
+
+// accept installs the donor's snapshot, if that is newer than what was applied.
+func (r *simReplica) accept(applied int) bool {
+	snapshot, n := r.sim.donor()
+	if n <= applied {
+		return false
+	}
+	r.restore(snapshot, n)
+	return true
+}
+
+// restore replaces the replica's state by a snapshot of the first n entries.
+func (r *simReplica) restore(snapshot []byte, n int) {
+	if err := r.m.restore(bytes.NewReader(snapshot), nil); err != nil {
 		panic(err)
 	}
 	r.sim.mu.Lock()
 	defer r.sim.mu.Unlock()
-	r.applied = len(log)
+	r.applied = n
 	r.sim.change()
 }

@@ -651,3 +651,28 @@ func TestLateWordsEndNoTime(t *testing.T) {
 		}
 	})
 }
+
+// A replica that restarts from a snapshot has not begun its new life when it reads
+// that. Should it lead then, it must end the times that run in it all the same.
+func TestTimesOfASnapshotReadBeforeTheBoot(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		victim, err := nodes[1].OpenSession(soon(t))
+		require.NoError(t, err)
+		_, err = victim.Acquire(soon(t), "job", LockDelay(5*time.Second))
+		require.NoError(t, err)
+		require.NoError(t, nodes[3].ForceClose(soon(t), victim.ID(), "ops", "test"))
+		require.NoError(t, nodes[2].Close())
+		s.alter(func() { s.faults.snapshot = 1 })
+		s.pause(2, true)
+		nodes[2] = s.open(t, s.options(2))
+		// The snapshot is the first thing that it applies: its boot comes after.
+		s.pause(2, false)
+		require.NoError(t, nodes[2].Ready(soon(t)))
+		s.alter(func() { s.faults = simFaults{}; s.lead(2) })
+		began := time.Now()
+		h, err := nodes[4].Acquire(soon(t), "job")
+		require.NoError(t, err)
+		require.Less(t, time.Since(began), 6*time.Second)
+		require.NoError(t, h.Release(soon(t)))
+	})
+}

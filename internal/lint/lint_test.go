@@ -32,6 +32,7 @@ var mayImport = map[string][]string{
 	"internal/peer":    {},
 	"internal/raftlog": {},
 	"internal/lint":    {},
+	"internal/soak":    {}, // runs the test binary, and imports nothing of it
 	"internal/lab":     {"internal/peer"}, // the hardware of tests
 	".":                {"internal/lab", "internal/wire", "internal/peer", "internal/raftlog", "queue", "sessions", "fencing"},
 	"election":         {".", "sessions", "fencing"}, // only what any user has
@@ -100,7 +101,7 @@ type file struct {
 
 // program reports whether a file is of a program and not of the library.
 func (f *file) program() bool {
-	return strings.HasPrefix(f.dir, "examples") || f.dir == "bench"
+	return strings.HasPrefix(f.dir, "examples") || f.dir == "bench" || f.dir == "internal/soak"
 }
 
 func parse(name string, src []byte) (*file, error) {
