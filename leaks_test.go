@@ -1,9 +1,11 @@
 package quorumlock
 
 import (
+	"fmt"
 	"runtime"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -27,6 +29,28 @@ func requireFlat(t *testing.T, before, after levels) {
 	require.Less(t, after.heap-before.heap, 1<<20)
 	require.LessOrEqual(t, after.goroutines, before.goroutines)
 	require.LessOrEqual(t, after.snapshot, before.snapshot+64, "the numbers in it grow, and no more")
+}
+
+// Sessions that were opened, held a lock and were closed leave nothing, once the
+// timers of their leases have run out.
+func TestClosedSessionsCostNothing(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		sessions := func(n int) {
+			for i := range n {
+				ctx := t.Context() // soon would keep a context until the end of the test
+				own, err := nodes[uint64(i%5)+1].OpenSession(ctx)
+				require.NoError(t, err)
+				_, err = own.Acquire(ctx, fmt.Sprint("job ", i%100)) // names keep the room of their pages
+				require.NoError(t, err)
+				require.NoError(t, own.Close(ctx))
+			}
+			elapse(5 * time.Minute)
+		}
+		sessions(sized(500, 100))
+		before := levelsOf(s, nodes)
+		sessions(sized(10_000, 500))
+		requireFlat(t, before, levelsOf(s, nodes))
+	})
 }
 
 // Losses of the leader, of a link for longer than the session lasts, and of the

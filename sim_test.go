@@ -284,7 +284,10 @@ func (s *sim) mute(id uint64, mute bool) {
 // forget lets go of the entries, once every replica has applied them. No replica may
 // be opened again after that.
 func (s *sim) forget() {
-	s.alter(func() { clear(s.log) })
+	s.alter(func() {
+		clear(s.log)
+		s.tries = make(map[fateOf]uint64)
+	})
 }
 
 // logSize is what the log itself takes once forget was called, in bytes.
@@ -364,7 +367,7 @@ func (s *sim) late(rng *rand.Rand, entry []byte) {
 	}
 	d := time.Duration(rng.Int64N(int64(s.faults.stray)))
 	s.strays.Go(func() {
-		time.Sleep(d)
+		<-time.After(d)
 		s.alter(func() {
 			if s.quorum() {
 				s.commit(entry)
