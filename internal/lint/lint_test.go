@@ -36,6 +36,7 @@ var mayImport = map[string][]string{
 	"election":         {".", "sessions", "fencing"}, // only what any user has
 	"locktest":         {".", "sessions", "fencing"},
 	"dashboard":        {".", "sessions", "fencing"},
+	"dashboard/...":    {}, // a browser, which looks from outside
 	"examples/...":     {".", "election", "locktest", "dashboard", "sessions", "fencing", "fencing/...", "examples/internal/..."},
 	"bench":            {".", "fencing"},
 	"adapters/...":     {".", "adapters/internal/..."},
