@@ -23,7 +23,7 @@ func TestRun(t *testing.T) {
 		}
 		defer r.Body.Close()
 		body, err := io.ReadAll(r.Body)
-		if err != nil || r.StatusCode != http.StatusOK || !strings.Contains(string(body), "9 waiting") {
+		if err != nil || r.StatusCode != http.StatusOK || !strings.Contains(string(body), "8 waiting") {
 			t.Errorf("%s %v: %s", r.Status, err, body)
 		}
 		seen = true

@@ -42,10 +42,12 @@ func fill(ctx context.Context, nodes []*quorumlock.Node) error {
 		}
 	}
 	wait(ctx, nil, nodes[:2], "tariffs")
-	for _, name := range []string{"invoice/4701", "invoice/4712", "invoice/4712", "invoice/4712", "invoice/4733"} {
-		wait(ctx, nil, nodes, name)
+	for i, lines := range map[int]int{1: 1, 12: 4, 33: 1} {
+		for range lines {
+			wait(ctx, nodes[i%len(nodes)], nodes, fmt.Sprintf("invoice/%04d", 4700+i))
+		}
 	}
-	return waiting(ctx, nodes[0], "invoice/4712", 9)
+	return waiting(ctx, nodes[0], "invoice/4712", 8)
 }
 
 // wait lets all nodes but one stand in line, until ctx ends.

@@ -38,7 +38,7 @@ var mayImport = map[string][]string{
 	"election":         {".", "sessions", "fencing"}, // only what any user has
 	"locktest":         {".", "internal/lab", "sessions", "fencing"},
 	"dashboard":        {".", "sessions", "fencing"},
-	"dashboard/...":    {},
+	"dashboard/...":    {}, // a browser, which looks from outside
 	"examples/...":     {".", "election", "locktest", "dashboard", "sessions", "fencing", "fencing/...", "examples/internal/..."},
 	"bench":            {".", "fencing"},
 	"adapters/...":     {".", "adapters/internal/..."},
