@@ -20,7 +20,8 @@ func TestMembersBadCalls(t *testing.T) {
 		_, err := nodes[1].Members(gone)
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorIs(t, nodes[1].TransferLeadership(gone, 2), context.Canceled)
-		_, err = nodes[1].Members(nil) //nolint:staticcheck // what is tested
+		//lint:ignore SA1012 that is what is tested
+		_, err = nodes[1].Members(nil) //nolint
 		require.ErrorIs(t, err, ErrNilContext)
 		now, nowTerm := nodes[2].engine.leader()
 		require.Equal(t, []uint64{leader, term}, []uint64{now, nowTerm})
