@@ -512,7 +512,7 @@ func (c *modeCaller) describe(ctx context.Context, name string) {
 // healed, nothing is left.
 func TestLinearizableModes(t *testing.T) {
 	kinds := make(map[modeOpKind]int)
-	simulations(t, 60, 6*time.Second, func(t *testing.T, seed uint64) {
+	simulations(t, 60, 2*time.Second, func(t *testing.T, seed uint64) {
 		h := new(modeHistory)
 		inTrouble(t, seed, h.check, func(ctx context.Context, id, k uint64, node func() *Node) {
 			c := &modeCaller{h: h, t: t, rng: rand.New(rand.NewPCG(seed, 10*id+k)), node: node}

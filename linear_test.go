@@ -444,7 +444,7 @@ func seeds(t *testing.T, n int) []uint64 {
 // fenced mutex. When all is healed, nothing is left.
 func TestLinearizableSim(t *testing.T) {
 	ops, kinds := 0, make(mix)
-	simulations(t, 150, 12*time.Second, func(t *testing.T, seed uint64) {
+	simulations(t, 150, 3*time.Second, func(t *testing.T, seed uint64) {
 		h := newHistory()
 		inTrouble(t, seed, h.check, func(ctx context.Context, id, k uint64, node func() *Node) {
 			c := &caller{h: h, t: t, rng: rand.New(rand.NewPCG(seed, 10*id+k)), replica: id, node: node, scale: 10 * time.Millisecond}

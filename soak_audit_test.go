@@ -73,6 +73,7 @@ type judgeT struct{ testing.TB }
 type verdictText string
 
 func (judgeT) Helper()                      {}
+func (judgeT) Name() string                 { return "simulation" } // testify asks for it
 func (judgeT) Errorf(f string, args ...any) { panic(verdictText(fmt.Sprintf(f, args...))) }
 func (judgeT) Fatalf(f string, args ...any) { panic(verdictText(fmt.Sprintf(f, args...))) }
 func (judgeT) FailNow()                     { panic(verdictText("failed")) }

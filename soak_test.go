@@ -479,11 +479,23 @@ func TestSimulation(t *testing.T) {
 	t.Logf("%d seeds from %d: steps %v", count, first, did)
 }
 
+// shrinkFor is how long a script that breaks a promise is made shorter.
+const shrinkFor = 30 * time.Second
+
 // judge plays a script, and if a promise is broken says so with what replays it.
 func judge(t *testing.T, s *script) map[string]int {
 	broken, done := play(t, s)
-	if broken != nil {
-		t.Errorf("%v\nreplay with %s=%d\n%s", broken, seedVar, s.Seed, s)
+	if broken == nil {
+		return done
 	}
+	short := shrink(s, shrinkFor, func(s *script) bool {
+		again, _ := play(t, s)
+		if again != nil {
+			broken = again
+		}
+		return again != nil
+	})
+	t.Errorf("seed %d: %v\n%s=%d plays all of it; QUORUMLOCK_SCRIPT=file these %d of %d steps:\n%s",
+		s.Seed, broken, seedVar, s.Seed, len(short.steps), len(s.steps), short)
 	return done
 }
