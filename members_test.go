@@ -2,6 +2,7 @@ package quorumlock
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -52,7 +53,11 @@ func TestMembersAndTransfer(t *testing.T) {
 	old := c.leader()
 	others := c.followers()
 	asked, to := others[0], others[1]
-	require.NoError(t, c.node(asked).TransferLeadership(ctx, to))
+	err = c.node(asked).TransferLeadership(ctx, to)
+	for errors.Is(err, ErrTransfer) && ctx.Err() == nil { // one that lags on a busy machine declines
+		err = c.node(asked).TransferLeadership(ctx, to)
+	}
+	require.NoError(t, err)
 	require.NoError(t, c.node(asked).TransferLeadership(ctx, to), "it leads already")
 	require.Equal(t, to, c.leader())
 	all, err := c.node(old).Members(ctx)
