@@ -84,7 +84,11 @@ func judgedBy(what string, check func()) (err error) {
 		switch r := recover().(type) {
 		case nil:
 		case verdictText:
-			err = fmt.Errorf("%s: %s", what, strings.Join(strings.Fields(string(r)), " "))
+			text := string(r) // of testify's, what comes after the trace
+			if _, after, ok := strings.Cut(text, "Error:"); ok {
+				text = after
+			}
+			err = fmt.Errorf("%s: %s", what, strings.Join(strings.Fields(text), " "))
 		default:
 			panic(r)
 		}
