@@ -33,7 +33,7 @@ type stage struct {
 }
 
 // play plays a script in a bubble of its own, and returns what promise was broken.
-func play(t *testing.T, s *script) (broken error, done map[string]int) {
+func play(t *testing.T, s *script) (done map[string]int, broken error) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &stage{script: s, sim: newSim(s.Seed, s.Replicas), audit: newAuditor(), clocks: map[uint64]*simClock{},
 			nodes: map[uint64]*Node{}, sessions: map[int]*Session{}, holds: map[int]*Hold{}, claimed: map[int64]bool{}, done: map[string]int{}}
@@ -55,7 +55,7 @@ func play(t *testing.T, s *script) (broken error, done map[string]int) {
 		}
 		broken, done = p.end(t), p.done
 	})
-	return broken, done
+	return done, broken
 }
 
 func (p *stage) start(t *testing.T, id uint64) {
@@ -177,7 +177,6 @@ func (p *stage) call(x step) bool {
 		s = p.sessions[x.Session]
 	}
 	p.mu.Unlock()
-	at := x.On
 	if h != nil && x.Do != "force" {
 		n = h.session.n
 	} else if s != nil && x.Do == "close" {
@@ -186,7 +185,7 @@ func (p *stage) call(x step) bool {
 	if n == nil {
 		return false
 	}
-	at = n.opts.ReplicaID
+	at := n.opts.ReplicaID
 	p.clocks[at].awake()
 	ctx, cancel := context.WithTimeout(context.Background(), ms(x.For))
 	defer cancel()
@@ -484,12 +483,12 @@ const shrinkFor = 30 * time.Second
 
 // judge plays a script, and if a promise is broken says so with what replays it.
 func judge(t *testing.T, s *script) map[string]int {
-	broken, done := play(t, s)
+	done, broken := play(t, s)
 	if broken == nil {
 		return done
 	}
 	short := shrink(s, shrinkFor, func(s *script) bool {
-		again, _ := play(t, s)
+		_, again := play(t, s)
 		if again != nil {
 			broken = again
 		}
