@@ -18,55 +18,57 @@ const (
 // Abbadi. A name that is not counted takes the place and the count of the one with
 // the smallest count, and remembers by how much it may be counted too high.
 type busiest struct {
-	place map[string]int // of a name in heap
-	heap  []NameCount    // the smallest count first
+	slot  map[string]int // of a name in names: a name keeps its slot while it is counted
+	names []NameCount
+	heap  []int // slots, that with the smallest count first
+	at    []int // where in heap a slot is
 	calls int
 }
 
 // add counts one call. It keeps name itself, of at most busiestNames names, and so
 // takes no memory.
 func (b *busiest) add(name string) {
-	if b.place == nil {
-		b.place = make(map[string]int, busiestNames)
-		b.heap = make([]NameCount, 0, busiestNames)
+	if b.slot == nil {
+		b.slot = make(map[string]int, busiestNames)
 	}
 	if b.calls++; b.calls >= busiestHalf {
 		b.halve()
 	}
-	i, counted := b.place[name]
+	i, counted := b.slot[name]
 	switch {
 	case counted:
-	case len(b.heap) < busiestNames:
-		// 0 calls: no count is smaller, so it belongs at the top. The others are
-		// in order without it.
-		i = len(b.heap)
-		b.heap = append(b.heap, NameCount{Name: name})
-		b.place[name] = i
-		i = b.up(i)
+	case len(b.names) < busiestNames:
+		i = len(b.names)
+		b.names = append(b.names, NameCount{Name: name})
+		b.heap, b.at = append(b.heap, i), append(b.at, i)
+		b.slot[name] = i
+		b.up(i)
 	default:
-		least := &b.heap[0]
-		delete(b.place, least.Name)
+		i = b.heap[0]
+		least := &b.names[i]
+		delete(b.slot, least.Name)
 		least.Name, least.Over = name, least.Calls
-		b.place[name] = 0
-		i = 0
+		b.slot[name] = i
 	}
-	b.heap[i].Calls++
-	b.down(i)
+	b.names[i].Calls++
+	b.down(b.at[i])
 }
 
-func (b *busiest) up(i int) int {
-	for i > 0 && b.heap[i].Calls < b.heap[(i-1)/2].Calls {
+// count is that of a place in the heap.
+func (b *busiest) count(place int) uint64 { return b.names[b.heap[place]].Calls }
+
+func (b *busiest) up(i int) {
+	for i > 0 && b.count(i) < b.count((i-1)/2) {
 		b.swap(i, (i-1)/2)
 		i = (i - 1) / 2
 	}
-	return i
 }
 
 func (b *busiest) down(i int) {
 	for {
 		least := i
 		for child := 2*i + 1; child <= 2*i+2 && child < len(b.heap); child++ {
-			if b.heap[child].Calls < b.heap[least].Calls {
+			if b.count(child) < b.count(least) {
 				least = child
 			}
 		}
@@ -80,20 +82,20 @@ func (b *busiest) down(i int) {
 
 func (b *busiest) swap(i, j int) {
 	b.heap[i], b.heap[j] = b.heap[j], b.heap[i]
-	b.place[b.heap[i].Name], b.place[b.heap[j].Name] = i, j
+	b.at[b.heap[i]], b.at[b.heap[j]] = i, j
 }
 
 // halve makes what was long ago count for less. What was in order stays so.
 func (b *busiest) halve() {
 	b.calls = 0
-	for i := range b.heap {
-		b.heap[i].Calls /= 2
-		b.heap[i].Over /= 2
+	for i := range b.names {
+		b.names[i].Calls /= 2
+		b.names[i].Over /= 2
 	}
 }
 
 func (b *busiest) list() []NameCount {
-	list := slices.Clone(b.heap)
+	list := slices.Clone(b.names)
 	slices.SortFunc(list, func(x, y NameCount) int {
 		return cmp.Or(cmp.Compare(y.Calls, x.Calls), cmp.Compare(x.Name, y.Name))
 	})

@@ -176,7 +176,7 @@ func TestBusiestFindsTheFrequent(t *testing.T) {
 	b.add("one more")
 	require.Zero(t, b.calls)
 	require.Less(t, b.list()[0].Calls, list[0].Calls/2+2)
-	require.Len(t, b.place, busiestNames)
+	require.Len(t, b.slot, busiestNames)
 }
 
 // An acquire that is counted takes no more memory than one that is not.
