@@ -314,11 +314,12 @@ func TestMountedUnderAPrefix(t *testing.T) {
 	}
 }
 
-// Without a majority the cluster's page says so, and the others give an error.
+// When the node is closed the cluster's page says so, and the others give an error.
 func TestClosedNode(t *testing.T) {
 	// A node of a cluster of its own, so that the others go on.
-	lone, err := openLone(t.TempDir())
+	one, err := open(t.TempDir(), 1)
 	require.NoError(t, err)
+	lone := one[0]
 	h := New(lone, Options{})
 	require.Equal(t, "ok", decoded[clusterView](t, get(h, "/cluster.json")).Health)
 	require.NoError(t, lone.Close())

@@ -77,8 +77,9 @@ func TestLiveChanges(t *testing.T) {
 
 // When the node closes, the stream says so and ends.
 func TestLiveEndsWithTheNode(t *testing.T) {
-	lone, err := openLone(t.TempDir())
+	one, err := open(t.TempDir(), 1)
 	require.NoError(t, err)
+	lone := one[0]
 	server := httptest.NewServer(New(lone, Options{}))
 	defer server.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -29,7 +29,7 @@ func runAll(m *testing.M) (code int) {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	if nodes, err = open(dir); err == nil {
+	if nodes, err = open(dir, 3); err == nil {
 		code = m.Run()
 	}
 	for _, n := range nodes {
@@ -47,19 +47,24 @@ func runAll(m *testing.M) (code int) {
 	return code
 }
 
-func open(dir string) (nodes []*quorumlock.Node, err error) {
+// open opens a cluster of so many replicas.
+func open(dir string, replicas uint64) (nodes []*quorumlock.Node, err error) {
 	members := make(map[uint64]string)
-	for id := uint64(1); id <= 3; id++ {
+	var bound []net.Listener
+	for id := uint64(1); id <= replicas; id++ {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, err
 		}
+		bound = append(bound, l) // kept until all are found, so that none is found twice
 		members[id] = l.Addr().String()
+	}
+	for _, l := range bound {
 		if err := l.Close(); err != nil {
 			return nil, err
 		}
 	}
-	for id := uint64(1); id <= 3; id++ {
+	for id := uint64(1); id <= replicas; id++ {
 		n, err := quorumlock.Open(quorumlock.Options{
 			ReplicaID: id, Address: members[id], Members: members, Dir: fmt.Sprintf("%s/%d", dir, id),
 			Owner: fmt.Sprintf("owner-%d", id),
@@ -81,23 +86,4 @@ func ready(nodes []*quorumlock.Node) error {
 		}
 	}
 	return nil
-}
-
-// openLone opens a cluster of one.
-func openLone(dir string) (*quorumlock.Node, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	address := l.Addr().String()
-	if err := l.Close(); err != nil {
-		return nil, err
-	}
-	n, err := quorumlock.Open(quorumlock.Options{
-		ReplicaID: 1, Address: address, Members: map[uint64]string{1: address}, Dir: dir,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return n, ready([]*quorumlock.Node{n})
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/quorumlock/quorumlock"
 	"github.com/quorumlock/quorumlock/dashboard"
+	"github.com/quorumlock/quorumlock/examples/internal/crew"
 )
 
 func main() {
@@ -90,16 +91,9 @@ func run(ctx context.Context, address string, ready func(url string)) error {
 // openThree opens three replicas in this process. An application has one in each of
 // its processes.
 func openThree(ctx context.Context, dir string) (nodes []*quorumlock.Node, err error) {
-	members := make(map[uint64]string)
-	for id := uint64(1); id <= 3; id++ {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		members[id] = l.Addr().String()
-		if err := l.Close(); err != nil {
-			return nil, err
-		}
+	members, err := crew.FreeAddresses(3)
+	if err != nil {
+		return nil, err
 	}
 	for id := uint64(1); id <= 3; id++ {
 		n, err := quorumlock.Open(quorumlock.Options{

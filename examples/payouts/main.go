@@ -20,7 +20,6 @@ package main
 import (
 	"context"
 	_ "embed"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -83,14 +82,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.DurationVar(&s.lease, "lease", defaultLease, "`time` within which the locks of a worker that died or froze come free (SessionTTL)")
 	flags.BoolVar(&s.keep, "keep", false, "keep the directory with the ledger and the workers' logs, and name it")
 	flags.BoolVar(&s.verbose, "v", false, "show the log lines of the library")
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		return exitOK
-	case err != nil:
-		return exitUsage
-	case flags.NArg() > 0:
-		fmt.Fprintf(stderr, "payouts: takes no arguments, only flags; got %q\n", flags.Arg(0))
-		return exitUsage
+	if status, ok := crew.ParseFlags(flags, args); !ok {
+		return status
+	}
+	switch {
 	case s.lease < minLease || s.lease > maxLease:
 		fmt.Fprintf(stderr, "payouts: -lease is %v and must be from %v to %v\n", s.lease, minLease, maxLease)
 		return exitUsage

@@ -18,7 +18,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -64,15 +63,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	unfenced := flags.Bool("unfenced", false, "do not check tokens, to see what they are for; the audit then fails")
 	verbose := flags.Bool("v", false, "show the log lines of the library")
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		return exitOK
-	case err != nil:
-		return exitUsage
-	case flags.NArg() > 0:
-		fmt.Fprintf(stderr, "singleton: takes no arguments, only flags; got %q\n", flags.Arg(0))
-		return exitUsage
-	case !crew.CanFreeze:
+	if status, ok := crew.ParseFlags(flags, args); !ok {
+		return status
+	}
+	if !crew.CanFreeze {
 		fmt.Fprintln(stderr, "singleton: this demonstration freezes a process with SIGSTOP, which this system does not have;"+
 			" run it on Linux, macOS or a BSD")
 		return exitFailed

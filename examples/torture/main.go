@@ -24,7 +24,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -73,15 +72,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	list := flags.String("faults", "", "which faults, with commas between: "+strings.Join(faultNames(), ", ")+"; default: all that can be done here")
 	loopback := flags.Bool("loopback", false, "make no network namespaces and disks, even as root on Linux")
 	flags.BoolVar(&o.verbose, "v", false, "show the log lines of the library")
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		return exitOK
-	case err != nil:
-		return exitUsage
-	case flags.NArg() > 0:
-		fmt.Fprintf(stderr, "torture: takes no arguments, only flags; got %q\n", flags.Arg(0))
-		return exitUsage
-	case o.length <= 0:
+	if status, ok := crew.ParseFlags(flags, args); !ok {
+		return status
+	}
+	if o.length <= 0 {
 		fmt.Fprintf(stderr, "torture: -for %v: must be longer than nothing\n", o.length)
 		return exitUsage
 	}
