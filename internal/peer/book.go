@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 )
 
 // A Book is what a replica has on record of the others. It lives in a file and
@@ -19,14 +20,16 @@ type Book struct {
 
 	mu      sync.Mutex
 	records map[uint64]record
+	gone    map[uint64]bool // replicas that were removed, which have no record
+	changed chan struct{}   // closed, and made anew, when it names another replica
 }
 
 // record is what is known of one replica.
 type record struct {
-	storage Storage
-	epoch   uint64 // the highest seen; 0 when known by hearsay only
-	life    uint64 // seen with that epoch
-	address string // where it said that it is dialled
+	storage Storage // zero while only its address is known
+	epoch   uint64  // the highest seen; 0 when known by hearsay only
+	life    uint64  // seen with that epoch
+	said
 }
 
 // ErrBook is returned when the file of a Book cannot be read or is damaged.
@@ -34,8 +37,9 @@ var ErrBook = errors.New("peer: record of the peers is damaged")
 
 // bookFile is the format of the file.
 type bookFile struct {
-	Format int          `json:"format"`
-	Peers  []peerRecord `json:"peers"`
+	Format  int          `json:"format"`
+	Peers   []peerRecord `json:"peers"`
+	Removed []uint64     `json:"removed,omitempty"`
 }
 
 type peerRecord struct {
@@ -44,14 +48,22 @@ type peerRecord struct {
 	Epoch   uint64 `json:"epoch"`
 	Life    uint64 `json:"life"`
 	Address string `json:"address,omitempty"`
+	Zone    string `json:"zone,omitempty"`
+	NoVote  bool   `json:"no_vote,omitempty"`
+	Said    uint64 `json:"said,omitempty"` // in which life it said so
+	At      int64  `json:"at,omitempty"`   // or when another did
 }
 
 const bookFormat = 1
 
 // CreateBook starts an empty record at path.
 func CreateBook(path string) (*Book, error) {
-	b := &Book{path: path, records: make(map[uint64]record)}
-	return b, b.save(b.records)
+	b := newBook(path)
+	return b, b.save(b.records, b.gone)
+}
+
+func newBook(path string) *Book {
+	return &Book{path: path, records: make(map[uint64]record), gone: make(map[uint64]bool), changed: make(chan struct{})}
 }
 
 // OpenBook reads the record at path. A file that is not there is an error: it
@@ -68,9 +80,12 @@ func OpenBook(path string) (*Book, error) {
 	if file.Format != bookFormat {
 		return nil, fmt.Errorf("%w: %s: format %d, this version knows %d", ErrBook, path, file.Format, bookFormat)
 	}
-	b := &Book{path: path, records: make(map[uint64]record, len(file.Peers))}
+	b := newBook(path)
+	for _, id := range file.Removed {
+		b.gone[id] = true
+	}
 	for _, p := range file.Peers {
-		r := record{epoch: p.Epoch, life: p.Life, address: p.Address}
+		r := record{epoch: p.Epoch, life: p.Life, said: said{epoch: p.Said, at: p.At, address: p.Address, zone: p.Zone, noVote: p.NoVote}}
 		n, err := hex.Decode(r.storage[:], []byte(p.Storage))
 		if err != nil || n != len(r.storage) || p.Replica == 0 {
 			return nil, fmt.Errorf("%w: %s: replica %d, storage %q", ErrBook, path, p.Replica, p.Storage)
@@ -80,11 +95,103 @@ func OpenBook(path string) (*Book, error) {
 	return b, nil
 }
 
-// Address returns where replica said that it is dialled, or "".
+// Address returns where replica said that it is dialled, or where it was said to be
+// when it was added, or "".
 func (b *Book) Address(replica uint64) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.records[replica].address
+}
+
+// Zone returns the zone that replica said that it is in, or "".
+func (b *Book) Zone(replica uint64) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.records[replica].zone
+}
+
+// WantsVote tells whether replica is not known to want none.
+func (b *Book) WantsVote(replica uint64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.records[replica].noVote
+}
+
+// Heard tells whether replica has ever spoken for itself, to this one or to another.
+func (b *Book) Heard(replica uint64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := b.records[replica]
+	return r.epoch != 0 || r.said.epoch != 0
+}
+
+// among returns those that have a record, and those of replicas that were not removed.
+func (b *Book) among(replicas []uint64) []uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := slices.AppendSeq(slices.Clone(replicas), maps.Keys(b.records))
+	slices.Sort(all)
+	return slices.DeleteFunc(slices.Compact(all), func(id uint64) bool { return b.gone[id] })
+}
+
+// Removed tells whether replica was removed from the cluster.
+func (b *Book) Removed(replica uint64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.gone[replica]
+}
+
+// Introduce notes where a replica is that was just added. What it once said itself
+// stands above that.
+func (b *Book) Introduce(replica uint64, address string, at time.Time) error {
+	return b.update(func(records map[uint64]record, gone map[uint64]bool) {
+		r := records[replica]
+		if s := (said{at: at.UnixMilli(), address: address}); !gone[replica] && s.newer(r.said) {
+			r.said = s
+			records[replica] = r
+		}
+	})
+}
+
+// Remove notes that replicas were removed: nobody under their ids is talked to again.
+func (b *Book) Remove(replicas ...uint64) error {
+	return b.update(func(records map[uint64]record, gone map[uint64]bool) {
+		for _, id := range replicas {
+			gone[id] = true
+			delete(records, id)
+		}
+	})
+}
+
+// update makes a change durable before it counts.
+func (b *Book) update(change func(records map[uint64]record, gone map[uint64]bool)) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.updateLocked(change)
+}
+
+func (b *Book) updateLocked(change func(records map[uint64]record, gone map[uint64]bool)) error {
+	records, gone := maps.Clone(b.records), maps.Clone(b.gone)
+	change(records, gone)
+	if maps.Equal(records, b.records) && maps.Equal(gone, b.gone) {
+		return nil
+	}
+	if err := b.save(records, gone); err != nil {
+		return err
+	}
+	if len(records) != len(b.records) {
+		close(b.changed)
+		b.changed = make(chan struct{})
+	}
+	b.records, b.gone = records, gone
+	return nil
+}
+
+// change is closed when the book names another replica than now.
+func (b *Book) change() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.changed
 }
 
 // admit compares a greeting with the record and keeps what it adds. It returns
@@ -96,30 +203,52 @@ func (b *Book) admit(self uint64, h *hello) error {
 	if err := b.judge(self, h); err != nil {
 		return err
 	}
-	next := maps.Clone(b.records)
-	next[h.Replica] = record{storage: h.Storage, epoch: h.Epoch, life: h.Life, address: h.Address}
-	for _, s := range h.roster {
-		if _, known := next[s.replica]; !known && s.replica != self && len(next) < maxRoster {
-			next[s.replica] = record{storage: s.storage}
+	err := b.updateLocked(func(records map[uint64]record, gone map[uint64]bool) {
+		for _, id := range h.gone {
+			if id != self && id != h.Replica {
+				gone[id] = true
+				delete(records, id)
+			}
 		}
-	}
-	if maps.Equal(next, b.records) {
-		return nil
-	}
-	if err := b.save(next); err != nil {
+		records[h.Replica] = record{storage: h.Storage, epoch: h.Epoch, life: h.Life,
+			said: said{epoch: h.Epoch, address: h.Address, zone: h.Zone, noVote: h.NoVote}}
+		hears(records, gone, self, h)
+	})
+	if err != nil {
 		return fmt.Errorf("peer: record of replica %d: %w", h.Replica, err)
 	}
-	b.records = next
 	return nil
+}
+
+// hears keeps what a greeting tells of others.
+func hears(records map[uint64]record, gone map[uint64]bool, self uint64, h *hello) {
+	welcome := func(id uint64) bool {
+		_, known := records[id]
+		return id != 0 && id != self && id != h.Replica && !gone[id] && (known || len(records) < maxRoster)
+	}
+	for _, s := range h.roster {
+		if r := records[s.replica]; welcome(s.replica) && r.storage == (Storage{}) {
+			r.storage = s.storage
+			records[s.replica] = r
+		}
+	}
+	for _, n := range h.news {
+		if r := records[n.replica]; welcome(n.replica) && n.said.newer(r.said) {
+			r.said = n.said
+			records[n.replica] = r
+		}
+	}
 }
 
 // judge wants b.mu held.
 func (b *Book) judge(self uint64, h *hello) error {
 	known, ok := b.records[h.Replica]
 	switch {
+	case b.gone[h.Replica]:
+		return &Refusal{Code: CodeRemoved, By: self, Text: fmt.Sprintf("replica %d was removed from the cluster", h.Replica)}
 	case !ok && len(b.records) >= maxRoster:
 		return &Refusal{Code: CodeReplica, By: self, Text: fmt.Sprintf("%d replicas are on record already", maxRoster)}
-	case !ok:
+	case !ok, known.storage == Storage{}:
 		return nil
 	case known.storage != h.Storage:
 		return &Refusal{Code: CodeWiped, By: self, Text: fmt.Sprintf(
@@ -132,22 +261,32 @@ func (b *Book) judge(self uint64, h *hello) error {
 	return nil
 }
 
-// roster returns all that is known of storages, ordered by replica.
-func (b *Book) roster() []sighting {
+// tell puts all that is known of others into a greeting, ordered by replica, as far as
+// there is room. heard tells how long ago a replica was heard.
+func (b *Book) tell(h *hello, heard func(replica uint64) time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var all []sighting
+	size := 0
 	for _, id := range slices.Sorted(maps.Keys(b.records)) {
-		all = append(all, sighting{replica: id, storage: b.records[id].storage})
+		r := b.records[id]
+		if r.storage != (Storage{}) {
+			h.roster = append(h.roster, sighting{replica: id, storage: r.storage})
+		}
+		n := news{replica: id, heard: heard(id), said: r.said}
+		if size += len(n.append(nil)); size <= maxNews {
+			h.news = append(h.news, n)
+		}
 	}
-	return all
+	gone := slices.Sorted(maps.Keys(b.gone))
+	h.gone = gone[max(len(gone)-maxGone, 0):]
 }
 
-func (b *Book) save(records map[uint64]record) error {
-	file := bookFile{Format: bookFormat, Peers: []peerRecord{}}
+func (b *Book) save(records map[uint64]record, gone map[uint64]bool) error {
+	file := bookFile{Format: bookFormat, Peers: []peerRecord{}, Removed: slices.Sorted(maps.Keys(gone))}
 	for _, id := range slices.Sorted(maps.Keys(records)) {
 		r := records[id]
-		file.Peers = append(file.Peers, peerRecord{Replica: id, Storage: r.storage.String(), Epoch: r.epoch, Life: r.life, Address: r.address})
+		file.Peers = append(file.Peers, peerRecord{Replica: id, Storage: r.storage.String(), Epoch: r.epoch, Life: r.life,
+			Address: r.address, Zone: r.zone, NoVote: r.noVote, Said: r.said.epoch, At: r.at})
 	}
 	raw, err := json.MarshalIndent(file, "", "  ")
 	if err != nil {

@@ -70,8 +70,7 @@ func (c *Conn) introduce(ctx context.Context) error {
 		return err
 	}
 	c.conn = conn
-	mine := hello{Identity: t.cfg.Self, to: c.replica, roster: t.cfg.Book.roster()}
-	if err := writeFrame(conn, kindHello, mine.encode(), &c.scratch); err != nil {
+	if err := writeFrame(conn, kindHello, t.hello(c.replica), &c.scratch); err != nil {
 		return err
 	}
 	var buf []byte

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // protocol is the version of the handshake and of what follows it.
@@ -15,6 +16,14 @@ const (
 	maxAddress = 1024
 	maxText    = 4096
 	maxRoster  = 256
+
+	// MaxZone bounds the name of a zone, in bytes.
+	MaxZone = 64
+
+	// maxNews bounds what of a greeting is about others' addresses, in bytes, and
+	// maxGone the removed replicas that it names: it is a frame of maxGreeting.
+	maxNews = 4 << 10
+	maxGone = 128
 )
 
 // A Storage names one life of a replica's directory: it is drawn at random when
@@ -32,6 +41,8 @@ type Identity struct {
 	Epoch    uint64  // how often its directory was opened
 	Life     uint64  // drawn at random each time, since an old copy counts on from where it was
 	Address  string  // where it is dialled
+	Zone     string  // what fails together with it; for people, and for those who place replicas
+	NoVote   bool    // it wants no vote
 }
 
 // hello is the greeting of either side: who it is, whom it wants to talk to,
@@ -41,12 +52,35 @@ type hello struct {
 	Identity
 	to     uint64
 	roster []sighting
+	news   []news
+	gone   []uint64 // replicas that were removed for good
 }
 
 // sighting is the storage that a replica was seen with.
 type sighting struct {
 	replica uint64
 	storage Storage
+}
+
+// news is what a replica tells of another, beside its storage.
+type news struct {
+	replica uint64
+	heard   time.Duration // how long ago it was last heard, at first or second hand; negative for never
+	said
+}
+
+// said is what a replica said of itself, or was said of it when it was added.
+type said struct {
+	epoch   uint64 // of the life in which it said so; 0 when it was another
+	at      int64  // when it was said by another: Unix time in ms
+	address string
+	zone    string
+	noVote  bool
+}
+
+// newer tells whether s was said later than t.
+func (s said) newer(t said) bool {
+	return s.epoch > t.epoch || s.epoch == t.epoch && s.at > t.at
 }
 
 // A Code says why a replica refuses another.
@@ -64,6 +98,8 @@ const (
 	// CodeWiped: the other's storage is not the one its replica id was seen
 	// with, or is an older copy of it.
 	CodeWiped
+	// CodeRemoved: the other was removed from the cluster.
+	CodeRemoved
 )
 
 // A Refusal is the answer of a replica that will not talk to another. It is an
@@ -95,7 +131,27 @@ func (h *hello) encode() []byte {
 		b = binary.BigEndian.AppendUint64(b, s.replica)
 		b = append(b, s.storage[:]...)
 	}
+	b = appendString(b, h.Zone)
+	b = appendBool(b, h.NoVote)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(h.news)))
+	for _, n := range h.news {
+		b = n.append(b)
+	}
+	b = binary.BigEndian.AppendUint16(b, uint16(len(h.gone)))
+	for _, id := range h.gone {
+		b = binary.BigEndian.AppendUint64(b, id)
+	}
 	return b
+}
+
+func (n news) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, n.replica)
+	b = binary.BigEndian.AppendUint64(b, uint64(n.heard))
+	b = binary.BigEndian.AppendUint64(b, n.epoch)
+	b = binary.BigEndian.AppendUint64(b, uint64(n.at))
+	b = appendString(b, n.address)
+	b = appendString(b, n.zone)
+	return appendBool(b, n.noVote)
 }
 
 // decodeHello reads a greeting. Bytes behind the known fields are a newer
@@ -125,10 +181,27 @@ func decodeHello(b []byte) (h hello, version uint16, err error) {
 		copy(s.storage[:], r.bytes(16))
 		h.roster = append(h.roster, s)
 	}
+	if len(r.b) > 0 {
+		h.decodeMore(&r)
+	}
 	if r.bad || h.Replica == 0 || h.Storage == (Storage{}) {
 		return hello{}, version, errGreeting
 	}
 	return h, version, nil
+}
+
+// decodeMore reads what was not there in the first version of the greeting.
+func (h *hello) decodeMore(r *reader) {
+	h.Zone, h.NoVote = r.string(MaxZone), r.bool()
+	for n := int(r.uint16()); n > 0 && !r.bad; n-- {
+		h.news = append(h.news, news{
+			replica: r.uint64(), heard: time.Duration(r.uint64()),
+			said: said{epoch: r.uint64(), at: int64(r.uint64()), address: r.string(maxAddress), zone: r.string(MaxZone), noVote: r.bool()},
+		})
+	}
+	for n := int(r.uint16()); n > 0 && !r.bad; n-- {
+		h.gone = append(h.gone, r.uint64())
+	}
 }
 
 func (r *Refusal) encode() []byte {
@@ -153,6 +226,13 @@ func appendString(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
+func appendBool(b []byte, yes bool) []byte {
+	if yes {
+		return append(b, 1)
+	}
+	return append(b, 0)
+}
+
 // reader takes fields off b until one is missing.
 type reader struct {
 	b   []byte
@@ -171,6 +251,8 @@ func (r *reader) bytes(n int) []byte {
 
 func (r *reader) uint16() uint16 { return binary.BigEndian.Uint16(r.bytes(2)) }
 func (r *reader) uint64() uint64 { return binary.BigEndian.Uint64(r.bytes(8)) }
+
+func (r *reader) bool() bool { return r.bytes(1)[0] == 1 }
 
 func (r *reader) string(most int) string {
 	n := int(r.uint16())

@@ -45,10 +45,10 @@ func (t *Transport) Probe(ctx context.Context, addresses map[uint64]string) (wel
 	return welcome, refused
 }
 
-// Meet sees to it that this replica has greeted each of the others at least
-// once, so that each has the other's storage on record even when the engine
-// gives them nothing to talk about. It returns at once and goes on until all
-// are met or the Transport is closed.
+// Meet sees to it that this replica has greeted each of replicas, and of those that its
+// Book names, at least once, so that each has the other's storage on record even when the
+// engine gives them nothing to talk about, and learns whom the other knows. It returns
+// at once and goes on until the Transport is closed.
 func (t *Transport) Meet(replicas []uint64, route Route) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,26 +56,36 @@ func (t *Transport) Meet(replicas []uint64, route Route) {
 		return
 	}
 	t.workers.Go(func() {
-		for pause := minMeetPause; ; pause = min(2*pause, maxMeetPause) {
-			missing := t.unmet(replicas)
-			if len(missing) == 0 {
-				return
-			}
-			addrs := make(map[uint64]string)
-			for _, id := range missing {
-				addrs[id] = route.Address(id)
-			}
-			t.Probe(t.ctx, addrs)
-			for _, id := range t.unmet(missing) {
-				route.Failed(id, addrs[id])
+		pause := minMeetPause
+		for {
+			changed := t.cfg.Book.change()
+			missing := t.unmet(t.cfg.Book.among(replicas))
+			var again <-chan time.Time
+			if len(missing) > 0 {
+				t.meet(missing, route)
+				again = time.After(pause)
+				pause = min(2*pause, maxMeetPause)
 			}
 			select {
 			case <-t.stop:
 				return
-			case <-time.After(pause):
+			case <-changed:
+				pause = minMeetPause
+			case <-again:
 			}
 		}
 	})
+}
+
+func (t *Transport) meet(missing []uint64, route Route) {
+	addrs := make(map[uint64]string)
+	for _, id := range missing {
+		addrs[id] = route.Address(id)
+	}
+	t.Probe(t.ctx, addrs)
+	for _, id := range t.unmet(missing) {
+		route.Failed(id, addrs[id])
+	}
 }
 
 // unmet returns those of replicas that were not greeted yet.

@@ -152,7 +152,7 @@ func TestRefusals(t *testing.T) {
 			require.Equal(t, tt.code, r.Code)
 			require.EqualValues(t, 2, r.By)
 			require.Equal(t, r, receive(t, a.refused))
-			require.Empty(t, b.book.roster(), "a refused replica must not be put on record")
+			require.Empty(t, b.book.among(nil), "a refused replica must not be put on record")
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -67,6 +68,8 @@ type Transport struct {
 	inbound   map[uint64][]net.Conn
 	outbound  map[*Conn]struct{}
 	met       map[uint64]bool
+	heard     map[uint64]*atomic.Int64 // when a replica was last heard, here or by another
+	start     time.Time                // an hour before New, since others heard them before that
 }
 
 // New starts to answer at the listener, which it owns from now on.
@@ -78,6 +81,8 @@ func New(cfg Config) *Transport {
 		inbound:  make(map[uint64][]net.Conn),
 		outbound: make(map[*Conn]struct{}),
 		met:      make(map[uint64]bool),
+		heard:    make(map[uint64]*atomic.Int64),
+		start:    time.Now().Add(-time.Hour),
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.workers.Go(t.accept)
@@ -227,8 +232,7 @@ func (t *Transport) answer(conn net.Conn) (uint64, error) {
 		t.refuse(conn, err)
 		return 0, err
 	}
-	mine := hello{Identity: t.cfg.Self, to: h.Replica, roster: t.cfg.Book.roster()}
-	if err := writeFrame(conn, kindWelcome, mine.encode(), &buf); err != nil {
+	if err := writeFrame(conn, kindWelcome, t.hello(h.Replica), &buf); err != nil {
 		return 0, err
 	}
 	return h.Replica, nil
@@ -262,9 +266,67 @@ func (t *Transport) examine(payload []byte, dialled uint64) (hello, error) {
 		return h, err
 	}
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.met[h.Replica] = true
-	t.mu.Unlock()
+	t.hearLocked(h.Replica, 0)
+	for _, n := range h.news {
+		if n.heard >= 0 && n.replica != self.Replica {
+			t.hearLocked(n.replica, n.heard)
+		}
+	}
 	return h, nil
+}
+
+// hello is this replica's greeting to another.
+func (t *Transport) hello(to uint64) []byte {
+	h := hello{Identity: t.cfg.Self, to: to}
+	t.cfg.Book.tell(&h, t.Heard)
+	return h.encode()
+}
+
+// hearLocked notes that a replica was heard some time ago and returns where to note
+// what else is heard of it: nanoseconds since t.start. t.mu is held.
+func (t *Transport) hearLocked(replica uint64, ago time.Duration) *atomic.Int64 {
+	last := t.heard[replica]
+	if last == nil {
+		last = new(atomic.Int64)
+		t.heard[replica] = last
+	}
+	if at := int64(time.Since(t.start) - ago); at > last.Load() {
+		last.Store(at)
+	}
+	return last
+}
+
+// Heard returns how long ago replica was last heard, by this one or by another that
+// told this one of it when they greeted; negative for never.
+func (t *Transport) Heard(replica uint64) time.Duration {
+	t.mu.Lock()
+	last := t.heard[replica]
+	t.mu.Unlock()
+	if last == nil {
+		return -1
+	}
+	return time.Since(t.start) - time.Duration(last.Load())
+}
+
+// Dismiss ends all talk with replicas that the Book has as removed, and tells them.
+func (t *Transport) Dismiss(addresses map[uint64]string) {
+	t.mu.Lock()
+	for id := range addresses {
+		for _, c := range t.inbound[id] {
+			_ = c.Close()
+		}
+	}
+	for c := range t.outbound {
+		if _, gone := addresses[c.replica]; gone {
+			_ = c.raw.Close()
+		}
+	}
+	t.mu.Unlock()
+	ctx, cancel := context.WithTimeout(t.ctx, greetTimeout)
+	defer cancel()
+	t.Probe(ctx, addresses) // they welcome this one, and are refused
 }
 
 // refuse tells the other side why, if the error is a refusal.
@@ -280,6 +342,9 @@ func (t *Transport) refuse(conn net.Conn, err error) {
 
 // deliver hands over what arrives, until the connection ends.
 func (t *Transport) deliver(from uint64, conn net.Conn) error {
+	t.mu.Lock()
+	heard := t.hearLocked(from, 0)
+	t.mu.Unlock()
 	r := bufio.NewReaderSize(conn, readBuffer)
 	var buf []byte
 	for {
@@ -287,6 +352,7 @@ func (t *Transport) deliver(from uint64, conn net.Conn) error {
 		if err != nil {
 			return err
 		}
+		heard.Store(int64(time.Since(t.start)))
 		if kind == kindRefuse {
 			return t.refused(from, payload)
 		}
