@@ -35,9 +35,24 @@ type engine interface {
 	// members returns the voting replicas and the addresses they are dialled at.
 	members() map[uint64]string
 
-	// membership returns all replicas, in no order and with nobody marked as
-	// leader, as of when it was called or later. One short try, as barrier.
-	membership(ctx context.Context) ([]Member, error)
+	// membership returns who is in the cluster, as of when it was called or later.
+	// One short try, as barrier.
+	membership(ctx context.Context) (membership, error)
+
+	// change makes one change of the membership, unless another was made after the
+	// one that at names: membership.last. One short try. Whatever it returns, what
+	// became of it is seen in membership: the change may also be made later.
+	change(ctx context.Context, at uint64, c memberChange) error
+
+	// introduce notes where a replica is that is added, and tells the others.
+	introduce(ctx context.Context, replica uint64, address string) error
+
+	// alive returns which of some replicas answer now, or were heard a moment ago by
+	// this one or by one that answers. It asks all who are in m.
+	alive(ctx context.Context, m membership) map[uint64]bool
+
+	// zone returns the zone that a replica said that it is in, or "".
+	zone(replica uint64) string
 
 	// close stops at once and waits until nothing calls the stateMachine any
 	// more. It is idempotent, and safe with calls under way, which fail.
@@ -75,10 +90,35 @@ type engineEvents struct {
 	// leader is called when this replica learns of a new leader, or (replica 0)
 	// that there is none.
 	leader func(replica, term uint64)
-	// refused is called when peers will not talk to this replica, with an error
-	// that matches ErrWiped or ErrMembers. The replica is then of no use.
+	// refused is called when peers will not talk to this replica, or it was removed,
+	// with an error that matches ErrWiped, ErrMembers or ErrRemoved. The replica is
+	// then of no use.
 	refused func(err error)
+	// members is called when the membership may have changed.
+	members func()
 }
+
+// membership is who is in the cluster, as the log has it.
+type membership struct {
+	members []Member        // in no order, and nobody is marked as leader
+	removed map[uint64]bool // who was, and can never be again
+	heard   map[uint64]bool // who has ever spoken for itself, as far as known here
+	last    uint64          // which change was the last one
+}
+
+// A memberChange is one change of the membership.
+type memberChange struct {
+	op      memberOp
+	replica uint64
+}
+
+type memberOp int
+
+const (
+	addMember     memberOp = iota + 1 // without a vote
+	promoteMember                     // gives a member a vote
+	removeMember
+)
 
 var (
 	errDropped = errors.New("quorumlock: proposal dropped")

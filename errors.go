@@ -67,8 +67,20 @@ var (
 	// ErrTransfer is returned when the replica that was chosen to lead did not
 	// lead in time.
 	ErrTransfer = errors.New("quorumlock: leadership did not move")
+	// ErrReplicaAlive is returned when a replica that is to be replaced as a dead one
+	// was heard a moment ago.
+	ErrReplicaAlive = errors.New("quorumlock: replica is alive")
+	// ErrMajority is returned for a change of the members after which the majority
+	// that is then needed could not be reached. Nothing was changed.
+	ErrMajority = errors.New("quorumlock: no majority would be left")
+	// ErrUnfinished is returned when ctx ended before a change of the members was
+	// complete. The same call goes on where it was.
+	ErrUnfinished = errors.New("quorumlock: change of members is not complete")
 	// ErrClosed is returned when the node was closed.
 	ErrClosed = errors.New("quorumlock: closed")
+	// ErrRemoved is returned when this replica was removed from the cluster: what its
+	// process held is lost, and it can never take part again under its replica id.
+	ErrRemoved = errors.New("quorumlock: replica was removed")
 )
 
 // Mistakes: the same call will never do.
@@ -95,7 +107,15 @@ var (
 	ErrValue = errors.New("quorumlock: bad value")
 	// ErrNotMember is returned for the id of a replica that is not in the cluster,
 	// or has no vote where one is needed.
-	ErrNotMember = errors.New("quorumlock: no such voting replica")
+	ErrNotMember = errors.New("quorumlock: no such member")
+	// ErrMember is returned for a replica that cannot be added: its id is 0, it is a
+	// member at another address, or its address is none or another member's.
+	ErrMember = errors.New("quorumlock: replica cannot be added")
+	// ErrUsedReplica is returned for a replica that is to be added under an id that
+	// was removed. It matches ErrMember.
+	ErrUsedReplica = fmt.Errorf("%w: its id was used before", ErrMember)
+	// ErrLastVoter is returned for the removal of the last replica that votes.
+	ErrLastVoter = errors.New("quorumlock: last voting replica")
 	// ErrOptions is returned by Open for options that cannot work. The error
 	// lists every fault, not just the first.
 	ErrOptions = errors.New("quorumlock: bad options")

@@ -226,6 +226,7 @@ type Status struct {
 	Sessions  int               // sessions of this process
 	Holds     int               // holds and waits of this process
 	Token     fencing.Token     // the last one granted in the cluster, as seen here
+	Warnings  []string          // what does not hurt yet: that one zone's loss would take the majority
 	Err       error             // why this node can do nothing any more, or nil
 }
 
@@ -235,6 +236,9 @@ func (n *Node) Status() Status {
 	s := Status{ReplicaID: n.opts.ReplicaID, Epoch: n.self.Epoch, Ready: isClosed(n.booted)}
 	s.Leader, s.Term = n.engine.leader()
 	s.Members = maps.Clone(n.engine.members())
+	if risk := n.zoneRisk(); risk != "" {
+		s.Warnings = append(s.Warnings, risk)
+	}
 	n.machine.read(func(f *lockFSM) {
 		s.Applied, s.Locks, s.Token = n.machine.applied, f.table.n, f.token
 	})

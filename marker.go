@@ -55,6 +55,7 @@ type marker struct {
 	Epoch     uint64            `json:"epoch"`
 	Life      uint64            `json:"life"` // drawn for each epoch
 	Joined    bool              `json:"joined"`
+	Removed   bool              `json:"removed,omitempty"` // from the cluster, for good
 	Founders  map[uint64]string `json:"founders,omitempty"`
 	Executors uint64            `json:"executors"`
 	LogShards uint64            `json:"log_shards"`
@@ -271,6 +272,8 @@ func (d *directory) checkOwner(o Options) error {
 		return fmt.Errorf("%w: %s belongs to cluster %q, not %q: set Options.Cluster or Options.Dir right", ErrDirectory, d.path, m.Cluster, o.Cluster)
 	case m.Replica != o.ReplicaID:
 		return fmt.Errorf("%w: %s belongs to replica %d, not %d: set Options.ReplicaID or Options.Dir right", ErrDirectory, d.path, m.Replica, o.ReplicaID)
+	case m.Removed:
+		return d.removedError()
 	case m.Hostname != host && m.State == stateBootstrapped:
 		return fmt.Errorf("%w: %s was made on host %q, this is %q: give the host (or the container) its old name, "+
 			"or give this replica up and start one under a new replica id", ErrDirectory, d.path, m.Hostname, host)
@@ -334,8 +337,23 @@ func (d *directory) bootstrapped() error {
 	return d.save()
 }
 
-func (d *directory) save() error {
-	raw, err := encodeMarker(d.marker)
+// noteRemoved writes that the replica was removed from its cluster.
+func (d *directory) noteRemoved() error {
+	m := d.marker // which others read
+	m.Removed = true
+	return d.write(m)
+}
+
+func (d *directory) removedError() error {
+	return fmt.Errorf("%w: replica %d left cluster %q for good. To take part again, start a replica with an id that was "+
+		"never used, Join and an empty directory, after AddReplica on a member; %s may be deleted",
+		ErrRemoved, d.marker.Replica, d.marker.Cluster, d.path)
+}
+
+func (d *directory) save() error { return d.write(d.marker) }
+
+func (d *directory) write(m marker) error {
+	raw, err := encodeMarker(m)
 	if err == nil {
 		err = peer.ReplaceFile(d.file(markerName), raw)
 	}

@@ -12,7 +12,9 @@ import (
 type Member struct {
 	ID      uint64
 	Address string // where it is dialled; empty if this replica was never told
+	Zone    string // what it said that it fails together with: Options.Zone
 	Voting  bool   // its word counts for a majority
+	NoVote  bool   // it has said that it takes no vote: Options.NonVoting
 	Leader  bool   // it leads, as this replica believes
 }
 
@@ -24,14 +26,11 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 	if err := checkCtx(ctx); err != nil {
 		return nil, err
 	}
-	var all []Member
-	err := n.inquire(ctx, func(try context.Context) (err error) {
-		all, err = n.engine.membership(try)
-		return err
-	})
+	m, err := n.membership(ctx)
 	if err != nil {
 		return nil, err
 	}
+	all := m.members
 	leader, _ := n.engine.leader()
 	for i := range all {
 		all[i].Leader = all[i].ID == leader

@@ -70,13 +70,11 @@ func TestMembersAndTransfer(t *testing.T) {
 	require.NoError(t, held.Validate(ctx))
 
 	// One that has no vote is shown as such, and cannot lead.
-	host := c.node(to).engine.(*replica).host
-	m, err := host.SyncGetShardMembership(ctx, shardID)
-	require.NoError(t, err)
-	require.NoError(t, host.SyncRequestAddNonVoting(ctx, shardID, 6, hostID("quorumlock", 6), m.ConfigChangeID))
+	addr := freeAddresses(t, 1)[0]
+	require.NoError(t, c.node(to).AddReplica(ctx, 6, addr))
 	all, err = c.node(asked).Members(ctx)
 	require.NoError(t, err)
-	require.Equal(t, append(want, Member{ID: 6}), all)
+	require.Equal(t, append(want, Member{ID: 6, Address: addr}), all)
 	require.ErrorIs(t, c.node(asked).TransferLeadership(ctx, 6), ErrNotMember)
 	require.Equal(t, to, c.leader())
 

@@ -41,6 +41,7 @@ type Node struct {
 	failed                error         // why this node can do nothing any more
 	draining              bool          // Shutdown has begun: no new sessions
 	booted                chan struct{} // closed once this life has begun in the log
+	moved                 chan struct{} // has room for one: the members may have changed
 	leader                uint64
 	term                  uint64
 	termCtx               context.Context // ends when another leader is known
@@ -83,6 +84,7 @@ func open(opts Options, openEngine opener) (*Node, error) {
 		machine:  newMachine(),
 		closed:   make(chan struct{}),
 		booted:   make(chan struct{}),
+		moved:    make(chan struct{}, 1),
 		sessions: make(map[uint64]*Session),
 		judge:    sessions.Judge{Stall: opts.ElectionTimeout / 2},
 	}
@@ -94,7 +96,7 @@ func open(opts Options, openEngine opener) (*Node, error) {
 
 	// The engine may apply entries before it has told us which life this is. They
 	// are of former lives, and no effect of theirs matches a zero self.
-	eng, id, err := openEngine(opts, n.machine, engineEvents{leader: n.onLeader, refused: n.fail})
+	eng, id, err := openEngine(opts, n.machine, engineEvents{leader: n.onLeader, refused: n.fail, members: n.onMembers})
 	if err != nil {
 		n.stop()
 		return nil, err
@@ -107,6 +109,7 @@ func open(opts Options, openEngine opener) (*Node, error) {
 	n.loops.Go(n.bootLoop)
 	n.loops.Go(n.renewLoop)
 	n.loops.Go(n.expiryLoop)
+	n.loops.Go(n.memberLoop)
 	for range window {
 		n.loops.Go(n.sendLoop)
 	}

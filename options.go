@@ -68,6 +68,15 @@ type Options struct {
 	// Join marks the first start of a replica that was added to a running
 	// cluster, in place of Members.
 	Join bool
+	// Zone says what fails together with this replica, such as a data centre: Members
+	// shows it, and Status warns when one zone's loss would take the majority. At most
+	// 64 bytes of UTF-8. Default: none.
+	Zone string
+	// NonVoting keeps a replica that joins from ever being given a vote by itself: it
+	// locks like any other, and no majority waits for it. Without it, a replica that
+	// has caught up takes a vote when fewer than five replicas have one. No founder can
+	// have it.
+	NonVoting bool
 	// Dir is where the log and the snapshots are kept. One process at a time may
 	// use it, always under the same ReplicaID, Cluster and hostname.
 	Dir string
@@ -123,6 +132,9 @@ func (o Options) complete() (Options, error) {
 	if o.Dir == "" {
 		fault("Dir is empty: a replica needs a directory for its log")
 	}
+	if n := len(o.Zone); n > peer.MaxZone || !utf8.ValidString(o.Zone) {
+		fault("Zone %q: must be UTF-8 of at most %d bytes", o.Zone, peer.MaxZone)
+	}
 	if n := len(o.Cluster); n > 128 || !utf8.ValidString(o.Cluster) {
 		fault("Cluster %q: must be UTF-8 of at most 128 bytes", o.Cluster)
 	}
@@ -173,6 +185,9 @@ func (o *Options) fillDefaults() {
 func (o *Options) checkMembers(fault func(string, ...any)) {
 	if o.Join && len(o.Members) > 0 {
 		fault("Join is set and Members has %d entries: a replica either founds the cluster or joins it", len(o.Members))
+	}
+	if o.NonVoting && len(o.Members) > 0 {
+		fault("NonVoting is set and Members has %d entries: who founds the cluster votes", len(o.Members))
 	}
 	if len(o.Members) == 0 {
 		return // whether that will do depends on what Dir holds

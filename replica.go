@@ -33,13 +33,13 @@ type replica struct {
 	id     uint64
 	logger *slog.Logger
 	voice  *voice
-	others int           // founders but for this one
 	try    time.Duration // what a call without a deadline gets
 	tick   time.Duration
 
 	forwarder *forwarder
 
 	dir     *directory
+	self    peer.Identity
 	peers   *peer.Transport
 	carrier *carrier
 	where   *addresses
@@ -47,9 +47,10 @@ type replica struct {
 	host    *dragonboat.NodeHost
 	session *client.Session
 
-	atClose func()        // tests: see lab.Hardware
-	closing chan struct{} // closed when close begins
-	calls   sync.WaitGroup
+	atClose   func()        // tests: see lab.Hardware
+	closing   chan struct{} // closed when close begins
+	calls     sync.WaitGroup
+	following sync.WaitGroup // the goroutines that follow the membership
 
 	mu       sync.Mutex
 	events   engineEvents
@@ -59,6 +60,7 @@ type replica struct {
 	closeErr error
 	refusers map[uint64]bool // peers founded with other members
 	wiped    bool
+	removed  bool
 	heard    map[string]bool // refusals that were logged
 
 	leads   atomic.Pointer[leadership]
@@ -91,7 +93,6 @@ func newReplica(o Options, dir *directory, m stateMachine, ev engineEvents) *rep
 		logger:   o.Logger,
 		voice:    &voice{logger: o.Logger, onFatal: o.OnFatal},
 		events:   ev,
-		others:   max(len(dir.marker.Founders)-1, 0),
 		try:      o.ElectionTimeout,
 		tick:     tickOf(o.ElectionTimeout),
 		dir:      dir,
@@ -184,7 +185,7 @@ func (r *replica) outcome(ctx context.Context, state *dragonboat.RequestState) e
 		switch {
 		case result.Completed():
 			return nil
-		case result.Dropped():
+		case result.Dropped(), result.Rejected():
 			return errDropped
 		case result.Terminated():
 			return r.closedOr(errUnknown)
@@ -298,36 +299,6 @@ func (r *replica) members() map[uint64]string {
 	return all
 }
 
-// membership asks as barrier does: what it reads next is this replica's own.
-func (r *replica) membership(ctx context.Context) ([]Member, error) {
-	if !r.enter() {
-		return nil, ErrClosed
-	}
-	defer r.leave()
-	ctx, cancel := context.WithTimeout(ctx, r.try) // the engine insists on a deadline
-	defer cancel()
-	answered := make(chan struct{})
-	defer close(answered)
-	go func() { // the engine is closed only when nobody calls it any more
-		select {
-		case <-r.closing:
-			cancel()
-		case <-answered:
-		}
-	}()
-	m, err := r.host.SyncGetShardMembership(ctx, shardID)
-	if err != nil {
-		return nil, r.closedOr(fmt.Errorf("%w: %w", errUnknown, err))
-	}
-	var all []Member
-	for voting, some := range map[bool]map[uint64]string{true: m.Nodes, false: m.NonVotings} {
-		for id := range some {
-			all = append(all, Member{ID: id, Address: r.where.shown(id), Voting: voting})
-		}
-	}
-	return all, nil
-}
-
 func (r *replica) close() error {
 	r.mu.Lock()
 	first := !r.closed
@@ -351,6 +322,7 @@ func (r *replica) shutdown() error {
 		faults = append(faults, r.peers.Close()) // a call may be sending
 	}
 	r.calls.Wait()
+	r.following.Wait()
 	process.remove(r.voice)
 	if r.atClose != nil {
 		r.atClose()

@@ -16,6 +16,8 @@ func (r *replica) probe(members map[uint64]string) error {
 	var disagree []*peer.Refusal
 	for _, refusal := range refusals {
 		switch {
+		case refusal.Code == peer.CodeRemoved:
+			return fmt.Errorf("%w (%w)", r.dir.removedError(), refusal)
 		case refusal.Code == peer.CodeWiped && refusal.By != r.id:
 			return r.wipedError(refusal)
 		case refusal.Code == peer.CodeMembers:
@@ -29,8 +31,9 @@ func (r *replica) probe(members map[uint64]string) error {
 }
 
 func (r *replica) wipedError(refusal *peer.Refusal) error {
-	return fmt.Errorf("%w: %w. Restore %s as replica %d last had it, or leave that id for good: "+
-		"add a replica with a new id and an empty directory", ErrWiped, refusal, r.dir.path, r.id)
+	return fmt.Errorf("%w: %w. Restore %s as replica %d last had it, or leave that id for good: call "+
+		"ReplaceReplica(ctx, %d, id, address) on a replica that works (or RemoveReplica and AddReplica), with a new id "+
+		"that was never used, and start that replica with Join and an empty directory", ErrWiped, refusal, r.dir.path, r.id, r.id)
 }
 
 func (r *replica) membersError(refusal *peer.Refusal) error {
@@ -42,7 +45,16 @@ func (r *replica) membersError(refusal *peer.Refusal) error {
 // refused hears that a peer will not talk to this replica, and reports it when
 // that leaves the replica without use.
 func (r *replica) refused(refusal *peer.Refusal) {
-	tell, err := r.judge(refusal)
+	r.mu.Lock()
+	of := r.running && !r.closed
+	if of && refusal.Code == peer.CodeRemoved {
+		r.following.Go(func() { r.expelled(refusal) })
+	}
+	r.mu.Unlock()
+	if !of || refusal.Code == peer.CodeRemoved {
+		return
+	}
+	tell, err := r.judge(refusal, r.members())
 	if err == nil {
 		return
 	}
@@ -54,8 +66,15 @@ func (r *replica) refused(refusal *peer.Refusal) {
 
 // judge returns what is to be reported, once, and to whom. One peer that knows another
 // storage of this replica is enough. Of those founded with other members it
-// takes most, else one mistaken replica would stop all the others.
-func (r *replica) judge(refusal *peer.Refusal) (tell func(error), err error) {
+// takes most founders that are still members, else one mistaken replica would stop all
+// the others.
+func (r *replica) judge(refusal *peer.Refusal, members map[uint64]string) (tell func(error), err error) {
+	others := 0
+	for id := range r.dir.marker.Founders {
+		if _, present := members[id]; present && id != r.id {
+			others++
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.running || r.closed {
@@ -75,7 +94,7 @@ func (r *replica) judge(refusal *peer.Refusal) (tell func(error), err error) {
 	case peer.CodeMembers:
 		before := len(r.refusers)
 		r.refusers[refusal.By] = true
-		if after := len(r.refusers); 2*before <= r.others && 2*after > r.others {
+		if after := len(r.refusers); 2*before <= others && 2*after > others {
 			return r.events.refused, r.membersError(refusal)
 		}
 	}

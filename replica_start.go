@@ -73,6 +73,11 @@ func (r *replica) start(o Options) error {
 	r.mu.Unlock()
 	r.peers.Open()
 	r.peers.Meet(ids(r.dir.marker.Founders), r.where)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed {
+		r.following.Go(r.follow)
+	}
 	return nil
 }
 
@@ -80,18 +85,21 @@ func (r *replica) connect(o Options, listener net.Listener, book *peer.Book) {
 	m := r.dir.marker
 	configured := map[uint64]string{r.id: o.Address}
 	maps.Copy(configured, o.Members)
-	r.where = &addresses{configured: configured, book: book, founded: m.Founders, known: make(map[uint64]string), turn: make(map[uint64]int)}
+	r.where = &addresses{configured: configured, book: book, founded: m.Founders, known: make(map[uint64]string), turn: make(map[uint64]int), moved: make(chan struct{}, 1)}
 	r.carrier = &carrier{self: r.id, dir: r.where, proposed: r.proposed}
+	r.self = peer.Identity{
+		Cluster:  m.Cluster,
+		Replica:  m.Replica,
+		Storage:  m.storage(),
+		Founders: m.foundersHash(),
+		Epoch:    m.Epoch,
+		Life:     m.Life,
+		Address:  o.Address,
+		Zone:     o.Zone,
+		NoVote:   o.NonVoting,
+	}
 	r.peers = peer.New(peer.Config{
-		Self: peer.Identity{
-			Cluster:  m.Cluster,
-			Replica:  m.Replica,
-			Storage:  m.storage(),
-			Founders: m.foundersHash(),
-			Epoch:    m.Epoch,
-			Life:     m.Life,
-			Address:  o.Address,
-		},
+		Self:     r.self,
 		Book:     book,
 		Listener: listener,
 		Dial:     o.dialer(),
@@ -164,6 +172,9 @@ func (r *replica) startShard(o Options, founding bool) error {
 		SnapshotEntries:    tuning.snapshotEntries + r.id%16*(tuning.snapshotEntries/100),
 		CompactionOverhead: tuning.compactionOverhead,
 		MaxInMemLogSize:    128 << 20,
+		// Who joins has no vote at first. The engine wants to hear of that for ever,
+		// whatever became of it: the log says when it was given one.
+		IsNonVoting: r.dir.marker.Joined,
 	}
 	if err := conf.Validate(); err != nil {
 		return fmt.Errorf("quorumlock: engine: %w", err)

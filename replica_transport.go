@@ -232,6 +232,9 @@ type addresses struct {
 	book       *peer.Book        // what they said themselves
 	founded    map[uint64]string // from the first start
 
+	moved chan struct{} // has room for one: the membership may have changed
+	left  atomic.Bool   // this replica has applied its own removal
+
 	mu    sync.RWMutex
 	known map[uint64]string // replica to the engine's name of its address
 	turn  map[uint64]int    // which of a replica's addresses is tried
@@ -260,18 +263,29 @@ func (a *addresses) Add(_, replica uint64, _ string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.known[replica] = strconv.FormatUint(replica, 10)
+	a.nudge()
 }
 
+// Remove is called when another's removal is applied.
 func (a *addresses) Remove(_, replica uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.known, replica)
+	a.nudge()
 }
 
+// RemoveShard is called when this replica's own removal is applied.
 func (a *addresses) RemoveShard(uint64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	clear(a.known)
+	a.left.Store(true)
+	a.nudge()
+}
+
+// nudge says that the membership may have changed.
+func (a *addresses) nudge() {
+	select {
+	case a.moved <- struct{}{}:
+	default:
+	}
 }
 
 // Resolve returns the engine's name of the address and of the queue to it.

@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -31,6 +33,11 @@ type sim struct {
 	limbo    [][]byte // proposals whose fate is open: they may yet be committed
 	faults   simFaults
 	strays   sync.WaitGroup // late proposals that will be committed by themselves
+
+	votes map[uint64]bool   // of each member: whether it votes
+	gone  map[uint64]bool   // members that were removed
+	where map[uint64]string // addresses
+	moves uint64            // changes of the members
 
 	committed func(entry []byte)                    // if set, is told of every entry that the log gets; s.mu is held
 	reached   func(r *simReplica, index int)        // if set, is told that a replica has applied so much
@@ -65,6 +72,7 @@ const (
 	fateBarrier
 	fateLimbo
 	fateLife
+	fateChange
 )
 
 // fate returns the random source for one try of a proposal. s.mu is held.
@@ -106,19 +114,25 @@ func newSim(seed uint64, replicas int) *sim {
 		seed:     seed,
 		tries:    make(map[fateOf]uint64),
 		replicas: make(map[uint64]*simReplica),
+		votes:    make(map[uint64]bool),
+		gone:     make(map[uint64]bool),
+		where:    make(map[uint64]string),
 	}
 	for id := uint64(1); id <= uint64(replicas); id++ {
 		s.replicas[id] = &simReplica{sim: s, id: id, down: true}
+		s.votes[id], s.where[id] = true, fmt.Sprintf("sim:%d", id)
 	}
 	return s
 }
 
 // options are a node's over this simulation.
 func (s *sim) options(id uint64) Options {
+	s.mu.Lock()
 	members := make(map[uint64]string)
 	for r := range s.replicas {
-		members[r] = fmt.Sprintf("sim:%d", r)
+		members[r] = s.where[r]
 	}
+	s.mu.Unlock()
 	start := time.Now()
 	return Options{
 		ReplicaID: id, Address: members[id], Members: members, Dir: "simulated",
@@ -155,6 +169,9 @@ func (s *sim) opener(o Options, m stateMachine, ev engineEvents) (engine, identi
 	defer s.mu.Unlock()
 	// A life of its own: calls of the former one may still be under way.
 	former := s.replicas[o.ReplicaID]
+	if former == nil { // it joins
+		former = &simReplica{id: o.ReplicaID}
+	}
 	r := &simReplica{
 		sim: s, id: former.id, m: m, ev: ev, epoch: former.epoch + 1,
 		cut: former.cut, mute: former.mute, paused: former.paused, closed: make(chan struct{}),
@@ -172,16 +189,31 @@ func (s *sim) change() {
 	s.changed = make(chan struct{})
 }
 
-func (r *simReplica) connected() bool { return !r.down && !r.cut }
+// connected wants s.mu held, as all of the next do.
+func (r *simReplica) connected() bool {
+	_, member := r.sim.votes[r.id]
+	return !r.down && !r.cut && member
+}
 
 func (s *sim) quorum() bool {
-	n := 0
-	for _, r := range s.replicas {
-		if r.connected() {
-			n++
+	up, voters := 0, s.voters()
+	for _, id := range voters {
+		if s.replicas[id].connected() {
+			up++
 		}
 	}
-	return n > len(s.replicas)/2
+	return up > len(voters)/2
+}
+
+func (s *sim) voters() []uint64 {
+	var voters []uint64
+	for id, votes := range s.votes {
+		if votes {
+			voters = append(voters, id)
+		}
+	}
+	slices.Sort(voters)
+	return voters
 }
 
 // elect makes sure that a connected replica leads if there is a quorum, and tells
@@ -192,7 +224,7 @@ func (s *sim) elect() {
 		s.leader = 0
 		return
 	}
-	if s.leader == 0 || !s.replicas[s.leader].connected() {
+	if s.leader == 0 || !s.replicas[s.leader].connected() || !s.votes[s.leader] {
 		s.newLeader(0)
 		return
 	}
@@ -201,7 +233,7 @@ func (s *sim) elect() {
 
 // newLeader lets another replica lead than except. s.mu is held.
 func (s *sim) newLeader(except uint64) {
-	for id := uint64(1); id <= uint64(len(s.replicas)); id++ {
+	for _, id := range s.voters() {
 		if id != except && s.replicas[id].connected() {
 			s.leader = id
 			break
@@ -460,22 +492,90 @@ func (r *simReplica) members() map[uint64]string {
 	r.sim.mu.Lock()
 	defer r.sim.mu.Unlock()
 	members := make(map[uint64]string)
-	for id := range r.sim.replicas {
-		members[id] = fmt.Sprintf("sim:%d", id)
+	for _, id := range r.sim.voters() {
+		members[id] = r.sim.where[id]
 	}
 	return members
 }
 
-func (r *simReplica) membership(ctx context.Context) ([]Member, error) {
+func (r *simReplica) membership(ctx context.Context) (membership, error) {
 	if err := r.barrier(ctx); err != nil {
-		return nil, err
+		return membership{}, err
 	}
-	var all []Member
-	for id, addr := range r.members() {
-		all = append(all, Member{ID: id, Address: addr, Voting: true})
+	s := r.sim
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := membership{removed: maps.Clone(s.gone), heard: make(map[uint64]bool), last: s.moves}
+	for id, votes := range s.votes {
+		m.members = append(m.members, Member{ID: id, Address: s.where[id], Voting: votes})
+		m.heard[id] = s.replicas[id] != nil
 	}
-	return all, nil
+	return m, nil
 }
+
+// change is made, or lost, or made without a word.
+func (r *simReplica) change(ctx context.Context, at uint64, c memberChange) error {
+	s := r.sim
+	s.mu.Lock()
+	rng := s.dice(fateChange, r.id, at, uint64(c.op), c.replica)
+	ok := r.connected() && !r.mute && s.leader != 0 && !chance(rng, s.faults.drop)
+	made := ok && at == s.moves
+	if made {
+		s.alterMembers(c)
+	}
+	s.mu.Unlock()
+	switch {
+	case !ok, chance(rng, s.faults.late):
+		return r.giveUp(ctx)
+	case !made:
+		return errDropped
+	}
+	return nil
+}
+
+// alterMembers wants s.mu held.
+func (s *sim) alterMembers(c memberChange) {
+	s.moves++
+	switch c.op {
+	case addMember:
+		s.votes[c.replica] = false
+	case promoteMember:
+		s.votes[c.replica] = true
+	case removeMember:
+		delete(s.votes, c.replica)
+		s.gone[c.replica] = true
+		if r := s.replicas[c.replica]; r != nil && !r.down {
+			r.ev.refused(ErrRemoved)
+		}
+	}
+	s.elect()
+	for _, r := range s.replicas {
+		if r.connected() {
+			r.ev.members()
+		}
+	}
+}
+
+func (r *simReplica) introduce(_ context.Context, replica uint64, address string) error {
+	r.sim.mu.Lock()
+	defer r.sim.mu.Unlock()
+	r.sim.where[replica] = address
+	return nil
+}
+
+func (r *simReplica) alive(_ context.Context, m membership) map[uint64]bool {
+	r.sim.mu.Lock()
+	defer r.sim.mu.Unlock()
+	alive := make(map[uint64]bool)
+	for _, member := range m.members {
+		if other := r.sim.replicas[member.ID]; other != nil && other.connected() {
+			alive[member.ID] = true
+		}
+	}
+	return alive
+}
+
+func (r *simReplica) zone(uint64) string { return "" }
 
 func (r *simReplica) close() error {
 	r.sim.alter(func() {
@@ -496,13 +596,14 @@ func (r *simReplica) applyLoop(closed chan struct{}) {
 		changed := s.changed
 		rng := s.dice(fateApply, r.id, r.epoch, uint64(r.applied))
 		var entries []logEntry
-		if !r.paused && !r.cut {
+		_, member := s.votes[r.id]
+		if !r.paused && !r.cut && member {
 			end := min(len(s.log), r.applied+1+rng.IntN(4))
 			for i := r.applied; i < end; i++ {
 				entries = append(entries, logEntry{uint64(i + 1), s.log[i]})
 			}
 		}
-		install := len(s.log)-r.applied > 4 && chance(rng, s.faults.snapshot) && !r.paused && !r.cut
+		install := len(s.log)-r.applied > 4 && chance(rng, s.faults.snapshot) && !r.paused && !r.cut && member
 		log, applied := s.log, r.applied
 		s.mu.Unlock()
 		switch {

@@ -188,6 +188,9 @@ func (t *Transport) serve(raw net.Conn) {
 		return
 	}
 	defer t.discharge(from, raw)
+	if t.cfg.Book.Removed(from) {
+		return // since it was greeted; see Dismiss
+	}
 	if err := t.deliver(from, conn); err != nil {
 		t.cfg.Logger.Debug("connection ended", "replica", from, "err", err)
 	}

@@ -1,0 +1,133 @@
+package quorumlock
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// joiner prepares the options of a replica that is added to the cluster.
+func (c *cluster) joiner(id uint64) (address string) {
+	c.t.Helper()
+	o := c.options[1]
+	o.ReplicaID, o.Address, o.Members, o.Join, o.Dir = id, freeAddresses(c.t, 1)[0], nil, true, c.t.TempDir()
+	c.options[id] = o
+	return o.Address
+}
+
+// member waits until node id shows a member as want says.
+func (c *cluster) awaitMember(asked, id uint64, what string, want func(m *Member) bool) {
+	c.t.Helper()
+	eventually(c.t, what, func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		m, err := c.node(asked).membership(ctx)
+		return err == nil && want(m.member(id))
+	})
+}
+
+// A sixth replica locks like any other without a vote, and takes the vote of one that
+// is removed. The removed one says so, whether it was up or down, and its id is used up.
+func TestMembersAddAndRemove(t *testing.T) {
+	c := newCluster(t, brisk)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	addr := c.joiner(6)
+	asked := c.followers()[0]
+	require.NoError(t, c.node(asked).AddReplica(ctx, 6, addr))
+	require.NoError(t, c.node(c.leader()).AddReplica(ctx, 6, addr), "it is a member already")
+	c.openNodes(6)
+	held, err := c.node(6).Acquire(ctx, "of the sixth")
+	require.NoError(t, err)
+	require.NotContains(t, c.node(6).Status().Members, uint64(6), "five vote already")
+	other := c.joiner(7)
+	require.ErrorIs(t, c.node(asked).AddReplica(ctx, 6, other), ErrMember, "it has said itself where it is")
+	require.ErrorIs(t, c.node(asked).AddReplica(ctx, 7, addr), ErrMember, "that is the address of the sixth")
+
+	// Who leads is removed by its own word.
+	leader := c.leader()
+	lost, err := c.node(leader).Acquire(ctx, "of the leader")
+	require.NoError(t, err)
+	require.NoError(t, c.node(leader).RemoveReplica(ctx, leader))
+	<-c.node(leader).ctx.Done()
+	require.ErrorIs(t, lost.Err(), ErrRemoved)
+	require.ErrorIs(t, lost.Err(), ErrLost)
+	_, err = c.node(leader).Acquire(ctx, "no more")
+	require.ErrorIs(t, err, ErrRemoved)
+	require.ErrorIs(t, c.node(leader).Status().Err, ErrRemoved)
+	c.closeNodes(leader)
+	_, err = Open(c.options[leader])
+	require.ErrorIs(t, err, ErrRemoved, "its directory says so")
+	c.awaitMember(6, 6, "the sixth takes the vote", func(m *Member) bool { return m.Voting })
+	require.NoError(t, held.Validate(ctx))
+	require.NoError(t, c.node(6).RemoveReplica(ctx, leader), "it is out already")
+	require.ErrorIs(t, c.node(6).AddReplica(ctx, leader, other), ErrUsedReplica)
+	require.ErrorIs(t, c.node(6).RemoveReplica(ctx, 9), ErrNotMember)
+
+	// The sixth votes, and goes on to after a restart, though it joined without a vote.
+	c.closeNodes(6)
+	o := c.options[6]
+	o.Join, o.Address = false, other // and it moves
+	c.options[6] = o
+	c.openNodes(6)
+	c.awaitMember(6, 6, "it votes where it is now", func(m *Member) bool { return m.Voting && m.Address == other })
+	require.NoError(t, c.node(6).TransferLeadership(ctx, 6))
+
+	// One that is down learns of it when it comes back, even with its directory.
+	down := c.followers()[0]
+	c.closeNodes(down)
+	require.NoError(t, c.node(6).RemoveReplica(ctx, down))
+	n, err := Open(c.options[down])
+	require.NoError(t, err)
+	defer func() { require.NoError(t, n.Close()) }()
+	require.ErrorIs(t, n.Ready(ctx), ErrRemoved)
+	goesOn(t, c.nodes)
+
+	// A founder's directory that is made anew is no way back either.
+	require.NoError(t, n.Close())
+	require.NoError(t, os.RemoveAll(c.options[down].Dir))
+	_, err = Open(c.options[down])
+	require.ErrorIs(t, err, ErrRemoved)
+}
+
+// A dead replica is replaced in one call, which says how far it is.
+func TestMembersReplace(t *testing.T) {
+	c := newCluster(t, brisk)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	addr := c.joiner(6)
+	dead := c.followers()[0]
+	asked := c.followers()[1]
+	require.ErrorIs(t, c.node(asked).ReplaceReplica(ctx, dead, 6, addr), ErrReplicaAlive)
+	require.Len(t, c.node(asked).Status().Members, 5)
+	c.closeNodes(dead)
+	eventually(t, "it is taken for dead", func() bool {
+		alive := c.node(asked).engine.alive(ctx, membership{members: []Member{{ID: dead}, {ID: c.leader()}}})
+		return !alive[dead]
+	})
+	short, stop := context.WithCancel(ctx)
+	defer stop()
+	var steps []string
+	note := OnProgress(func(replica uint64, step Step) {
+		steps = append(steps, string(step))
+		if step == StepAdded {
+			stop()
+		}
+	})
+	err := c.node(asked).ReplaceReplica(short, dead, 6, addr, note)
+	require.ErrorIs(t, err, context.Canceled, "the new one does not run")
+	require.ErrorIs(t, err, ErrUnfinished)
+	require.ErrorContains(t, err, "replica 6 to be started")
+	require.Equal(t, []string{"removed", "added"}, steps)
+	steps = nil
+	replaced := make(chan error, 1)
+	go func() { replaced <- c.node(c.ids()[0]).ReplaceReplica(ctx, dead, 6, addr, note) }()
+	c.openNodes(6)
+	require.NoError(t, <-replaced)
+	require.Equal(t, []string{"removed", "added"}, steps[:2])
+	require.Equal(t, "has vote", steps[len(steps)-1])
+	require.Contains(t, c.node(6).Status().Members, uint64(6))
+	goesOn(t, c.nodes)
+}
