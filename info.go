@@ -236,7 +236,7 @@ func (n *Node) Status() Status {
 	s := Status{ReplicaID: n.opts.ReplicaID, Epoch: n.self.Epoch, Ready: isClosed(n.booted)}
 	s.Leader, s.Term = n.engine.leader()
 	s.Members = maps.Clone(n.engine.members())
-	if risk := n.zoneRisk(); risk != "" {
+	if risk := n.zoneRisk(s.Members); risk != "" {
 		s.Warnings = append(s.Warnings, risk)
 	}
 	n.machine.read(func(f *lockFSM) {

@@ -57,7 +57,7 @@ func (n *Node) TransferLeadership(ctx context.Context, to uint64) error {
 		return err
 	}
 	if !slices.ContainsFunc(all, func(m Member) bool { return m.ID == to && m.Voting }) {
-		return fmt.Errorf("%w: %d", ErrNotMember, to)
+		return fmt.Errorf("%w with a vote: %d", ErrNotMember, to)
 	}
 	try, cancel := n.clk.WithTimeout(ctx, n.opts.ElectionTimeout)
 	defer cancel()

@@ -57,7 +57,7 @@ func (n *Node) AddReplica(ctx context.Context, id uint64, address string, opts .
 		return err
 	}
 	c := n.newChange(opts)
-	return c.run(ctx, func(m *membership) (*memberChange, bool, error) {
+	return c.run(ctx, func(m membership) (*memberChange, bool, error) {
 		next, err := c.add(ctx, m, id, address)
 		return next, next == nil, err
 	})
@@ -78,7 +78,7 @@ func (n *Node) RemoveReplica(ctx context.Context, id uint64, opts ...ChangeOptio
 		return err
 	}
 	c := n.newChange(opts)
-	err := c.run(ctx, func(m *membership) (*memberChange, bool, error) {
+	err := c.run(ctx, func(m membership) (*memberChange, bool, error) {
 		next, err := c.remove(ctx, m, id)
 		return next, next == nil, err
 	})
@@ -109,7 +109,7 @@ func (n *Node) ReplaceReplica(ctx context.Context, dead, id uint64, address stri
 		return fmt.Errorf("%w: %w: %d is the one to be replaced", ErrMember, ErrUsedReplica, id)
 	}
 	c := n.newChange(opts)
-	return c.run(ctx, func(m *membership) (*memberChange, bool, error) {
+	return c.run(ctx, func(m membership) (*memberChange, bool, error) {
 		return c.replace(ctx, m, dead, id, address)
 	})
 }
@@ -145,7 +145,7 @@ func (n *Node) newChange(opts []ChangeOption) *change {
 
 // run looks at the membership, has plan say what is to be changed next, tries that, and
 // looks again, until plan is done. Each change is conditional on what plan saw.
-func (c *change) run(ctx context.Context, plan func(*membership) (next *memberChange, done bool, err error)) error {
+func (c *change) run(ctx context.Context, plan func(membership) (next *memberChange, done bool, err error)) error {
 	n := c.n
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		m, err := n.membership(ctx)
@@ -155,7 +155,7 @@ func (c *change) run(ctx context.Context, plan func(*membership) (next *memberCh
 		if err != nil {
 			return err
 		}
-		next, done, err := plan(&m)
+		next, done, err := plan(m)
 		if err != nil || done {
 			return err
 		}
@@ -203,14 +203,9 @@ func (c *change) reached(replica uint64, step Step) {
 }
 
 // add returns the change that adds a replica, or nil when it is a member.
-func (c *change) add(ctx context.Context, m *membership, id uint64, address string) (*memberChange, error) {
-	if m.removed[id] {
-		return nil, fmt.Errorf("%w: %d was removed, and an id is never used twice", ErrUsedReplica, id)
-	}
-	for _, other := range m.members {
-		if other.ID != id && other.Address == address {
-			return nil, fmt.Errorf("%w: %q is the address of replica %d", ErrMember, address, other.ID)
-		}
+func (c *change) add(ctx context.Context, m membership, id uint64, address string) (*memberChange, error) {
+	if err := m.addable(id, address); err != nil {
+		return nil, err
 	}
 	if !c.met {
 		if err := c.n.engine.introduce(ctx, id, address); err != nil {
@@ -227,7 +222,7 @@ func (c *change) add(ctx context.Context, m *membership, id uint64, address stri
 }
 
 // remove returns the change that removes a replica, or nil when it is out.
-func (c *change) remove(ctx context.Context, m *membership, id uint64) (*memberChange, error) {
+func (c *change) remove(ctx context.Context, m membership, id uint64) (*memberChange, error) {
 	member := m.member(id)
 	switch {
 	case m.removed[id]:
@@ -246,13 +241,13 @@ func (c *change) remove(ctx context.Context, m *membership, id uint64) (*memberC
 }
 
 // spare checks that the others go on without a voter, and has another lead than it.
-func (c *change) spare(ctx context.Context, m *membership, id uint64) error {
+func (c *change) spare(ctx context.Context, m membership, id uint64) error {
 	n := c.n
 	rest := slices.DeleteFunc(m.voters(), func(v uint64) bool { return v == id })
 	if len(rest) == 0 {
 		return fmt.Errorf("%w: %d", ErrLastVoter, id)
 	}
-	alive := n.engine.alive(ctx, *m)
+	alive := n.engine.alive(ctx, m)
 	var up []uint64
 	for _, v := range rest {
 		if alive[v] {
@@ -276,11 +271,11 @@ func (c *change) spare(ctx context.Context, m *membership, id uint64) error {
 }
 
 // replace returns the next change on the way from dead to id.
-func (c *change) replace(ctx context.Context, m *membership, dead, id uint64, address string) (next *memberChange, done bool, err error) {
-	if m.removed[id] {
-		return nil, false, fmt.Errorf("%w: %d was removed, and an id is never used twice", ErrUsedReplica, id)
+func (c *change) replace(ctx context.Context, m membership, dead, id uint64, address string) (next *memberChange, done bool, err error) {
+	if err := m.addable(id, address, dead); err != nil {
+		return nil, false, err
 	}
-	if m.member(dead) != nil && c.n.engine.alive(ctx, *m)[dead] {
+	if m.member(dead) != nil && c.n.engine.alive(ctx, m)[dead] {
 		return nil, false, fmt.Errorf("%w: %d was heard a moment ago: add %d first and remove the other then", ErrReplicaAlive, dead, id)
 	}
 	if next, err = c.remove(ctx, m, dead); next != nil || err != nil {
@@ -307,7 +302,21 @@ func (c *change) replace(ctx context.Context, m *membership, dead, id uint64, ad
 	return nil, false, nil
 }
 
-func (m *membership) member(id uint64) *Member {
+// addable tells why a replica cannot be added once those that leave are gone, if it
+// cannot.
+func (m membership) addable(id uint64, address string, leave ...uint64) error {
+	if m.removed[id] {
+		return fmt.Errorf("%w: %d was removed, and an id is never used twice", ErrUsedReplica, id)
+	}
+	for _, other := range m.members {
+		if other.ID != id && other.Address == address && !slices.Contains(leave, other.ID) {
+			return fmt.Errorf("%w: %q is the address of replica %d", ErrMember, address, other.ID)
+		}
+	}
+	return nil
+}
+
+func (m membership) member(id uint64) *Member {
 	for i := range m.members {
 		if m.members[i].ID == id {
 			return &m.members[i]
@@ -317,7 +326,7 @@ func (m *membership) member(id uint64) *Member {
 }
 
 // voters are the ids of those who vote, in order.
-func (m *membership) voters() []uint64 {
+func (m membership) voters() []uint64 {
 	var voters []uint64
 	for _, member := range m.members {
 		if member.Voting {
@@ -328,7 +337,7 @@ func (m *membership) voters() []uint64 {
 	return voters
 }
 
-func (m *membership) ids() []uint64 {
+func (m membership) ids() []uint64 {
 	var all []uint64
 	for _, member := range m.members {
 		all = append(all, member.ID)
@@ -353,7 +362,7 @@ func (n *Node) memberLoop() {
 	warned := ""
 	for pause := time.Duration(0); n.later(pause, n.moved); {
 		pause = memberPause
-		if risk := n.zoneRisk(); risk != warned {
+		if risk := n.zoneRisk(n.engine.members()); risk != warned {
 			if warned = risk; risk != "" {
 				n.log.Warn("zones", "risk", risk)
 			}
@@ -405,8 +414,7 @@ func (n *Node) onMembers() {
 
 // zoneRisk says which zone's loss would take the majority of the voters, or "". Who says
 // no zone is in one of its own.
-func (n *Node) zoneRisk() string {
-	voters := n.engine.members()
+func (n *Node) zoneRisk(voters map[uint64]string) string {
 	if len(voters) < 3 {
 		return "" // any arrangement of so few has that
 	}

@@ -2,6 +2,7 @@ package quorumlock
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"testing"
 
@@ -94,12 +95,17 @@ func TestMembersAddAndRemove(t *testing.T) {
 
 // A dead replica is replaced in one call, which says how far it is.
 func TestMembersReplace(t *testing.T) {
-	c := newCluster(t, brisk)
+	zones := map[uint64]string{1: "a", 2: "a", 3: "b", 4: "b", 5: "c"}
+	c := newCluster(t, brisk, func(o *Options) { o.Zone = zones[o.ReplicaID] })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	addr := c.joiner(6)
 	dead := c.followers()[0]
 	asked := c.followers()[1]
+	for id, zone := range zones {
+		c.awaitMember(asked, id, "zones are shown", func(m *Member) bool { return m.Zone == zone })
+	}
+	require.Empty(t, c.node(asked).Status().Warnings, "2-2-1 is right")
 	require.ErrorIs(t, c.node(asked).ReplaceReplica(ctx, dead, 6, addr), ErrReplicaAlive)
 	require.Len(t, c.node(asked).Status().Members, 5)
 	c.closeNodes(dead)
@@ -121,6 +127,11 @@ func TestMembersReplace(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnfinished)
 	require.ErrorContains(t, err, "replica 6 to be started")
 	require.Equal(t, []string{"removed", "added"}, steps)
+	o := c.options[6]
+	if o.Zone = "a"; zones[dead] == "a" {
+		o.Zone = "b"
+	}
+	c.options[6] = o
 	steps = nil
 	replaced := make(chan error, 1)
 	go func() { replaced <- c.node(c.ids()[0]).ReplaceReplica(ctx, dead, 6, addr, note) }()
@@ -130,4 +141,8 @@ func TestMembersReplace(t *testing.T) {
 	require.Equal(t, "has vote", steps[len(steps)-1])
 	require.Contains(t, c.node(6).Status().Members, uint64(6))
 	goesOn(t, c.nodes)
+	eventually(t, "a warning of the zone that has three votes now", func() bool {
+		return len(c.node(asked).Status().Warnings) == 1
+	})
+	require.Contains(t, c.node(asked).Status().Warnings[0], fmt.Sprintf("zone %q has 3 of 5 votes", o.Zone))
 }

@@ -218,6 +218,7 @@ func (l leaderListener) LeaderUpdated(info raftio.LeaderInfo) {
 	r.changed = make(chan struct{})
 	tell := r.events.leader
 	r.mu.Unlock()
+	r.where.nudge() // a snapshot may have told of changes of the members
 	if tell != nil {
 		tell(info.LeaderID, info.Term)
 	}

@@ -3,7 +3,6 @@ package quorumlock
 import (
 	"context"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/lni/dragonboat/v4"
@@ -93,8 +92,10 @@ func (r *replica) known(ctx context.Context, replica uint64) error {
 	}
 	voters := r.members()
 	welcome, refusals := r.greet(ctx, voters)
-	if len(refusals) > 0 {
-		return refusals[0]
+	for _, refusal := range refusals {
+		if refusal.Code == peer.CodeWiped {
+			return refusal
+		}
 	}
 	if 2*len(welcome) <= len(voters) {
 		return fmt.Errorf("%w: %d of %d voters answered", errDropped, len(welcome), len(voters))
@@ -218,7 +219,6 @@ func (r *replica) settle(m membership) {
 		if err := r.where.book.Remove(ids(gone)...); err != nil {
 			r.logger.Error("cannot note who was removed", "err", err)
 		}
-		maps.DeleteFunc(gone, func(_ uint64, addr string) bool { return addr == "" })
 		r.following.Go(func() { r.peers.Dismiss(gone) })
 	}
 	r.mu.Lock()

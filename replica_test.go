@@ -714,43 +714,6 @@ func TestReplicaIPv6(t *testing.T) {
 	c.converge(1)
 }
 
-// A replica that joins later is brought up by the leader, and restarts as any
-// other. How its address gets to the others is not the engine's concern.
-func TestReplicaJoins(t *testing.T) {
-	c := newReplicas(t, 3)
-	c.openAll()
-	leader := c.running[c.leader()].engine.(*replica)
-	c.propose(1, "before")
-	c.converge(1)
-
-	addr := freeAddresses(t, 1)[0]
-	ctx, cancel := context.WithTimeout(t.Context(), enough)
-	defer cancel()
-	membership, err := leader.host.SyncGetShardMembership(ctx, shardID)
-	require.NoError(t, err)
-	require.NoError(t, leader.host.SyncRequestAddReplica(ctx, shardID, 4, hostID("quorumlock", 4), membership.ConfigChangeID))
-	o := c.options[1]
-	o.ReplicaID, o.Address, o.Members, o.Join, o.Dir = 4, addr, nil, true, t.TempDir()
-	c.options[4] = o
-	c.open(4)
-	// What the others will be told by a command is here told by a greeting.
-	for id := range c.options[1].Members {
-		conn, err := c.running[4].engine.(*replica).peers.Dial(ctx, id, c.options[id].Address)
-		require.NoError(t, err)
-		conn.Close()
-	}
-	c.running[4].awaitLen(t, 1)
-	c.propose(4, "joined")
-	c.converge(2)
-	require.Len(t, c.running[4].members(), 4)
-
-	c.close(4)
-	c.change(4, func(o *Options) { o.Join = false })
-	c.open(4)
-	c.propose(4, "again")
-	c.converge(3)
-}
-
 // A peer's message that is malformed, or not its own, ends its connection.
 func FuzzDecodeBatch(f *testing.F) {
 	batch := raftpb.MessageBatch{Requests: []raftpb.Message{{

@@ -39,6 +39,7 @@ type sim struct {
 	where map[uint64]string // addresses
 	moves uint64            // changes of the members
 
+	altered   func(c memberChange)                  // if set, is told of each change of the members; s.mu is held
 	committed func(entry []byte)                    // if set, is told of every entry that the log gets; s.mu is held
 	reached   func(r *simReplica, index int)        // if set, is told that a replica has applied so much
 	donor     func() (snapshot []byte, entries int) // if set, has the snapshots to install
@@ -547,6 +548,9 @@ func (s *sim) alterMembers(c memberChange) {
 		if r := s.replicas[c.replica]; r != nil && !r.down {
 			r.ev.refused(ErrRemoved)
 		}
+	}
+	if s.altered != nil {
+		s.altered(c)
 	}
 	s.elect()
 	for _, r := range s.replicas {

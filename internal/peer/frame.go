@@ -26,7 +26,7 @@ const (
 	MaxPayload = 160 << 20
 
 	// maxGreeting bounds the frames of the handshake, which strangers may send.
-	maxGreeting = 16 << 10
+	maxGreeting = 64 << 10
 
 	// growth is how much memory is taken ahead of what has arrived, so that a
 	// header that claims a huge payload costs its sender the bytes first.

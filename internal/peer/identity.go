@@ -22,7 +22,7 @@ const (
 
 	// maxNews bounds what of a greeting is about others' addresses, in bytes, and
 	// maxGone the removed replicas that it names: it is a frame of maxGreeting.
-	maxNews = 4 << 10
+	maxNews = 40 << 10
 	maxGone = 128
 )
 

@@ -1,0 +1,206 @@
+package quorumlock
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// joins opens a replica of the simulation that is added later.
+func (s *sim) joins(t testing.TB, id uint64, change func(*Options)) *Node {
+	o := s.options(id)
+	o.Address, o.Members, o.Join = fmt.Sprintf("sim:%d", id), nil, true
+	change(&o)
+	return s.open(t, o)
+}
+
+// What cannot be is refused, says why, and changes nothing.
+func TestMembersChangeRefused(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		ctx := soon(t)
+		n := nodes[1]
+		refused := func(why error, err error) {
+			t.Helper()
+			moves := s.moves
+			require.ErrorIs(t, err, why)
+			require.Equal(t, moves, s.moves)
+		}
+		refused(ErrMember, n.AddReplica(ctx, 0, "sim:9"))
+		refused(ErrMember, n.AddReplica(ctx, 9, ""))
+		refused(ErrMember, n.AddReplica(ctx, 9, "no port"))
+		refused(ErrMember, n.AddReplica(ctx, 9, "sim:2"))
+		refused(ErrNotMember, n.RemoveReplica(ctx, 9))
+		refused(ErrNotMember, n.ReplaceReplica(ctx, 9, 10, "sim:10"))
+		refused(ErrReplicaAlive, n.ReplaceReplica(ctx, 2, 10, "sim:10"))
+		refused(ErrMember, n.ReplaceReplica(ctx, 2, 2, "sim:10"))
+		refused(ErrMember, n.ReplaceReplica(ctx, 2, 10, "sim:3"))
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		for _, err := range []error{n.AddReplica(gone, 9, "sim:9"), n.RemoveReplica(gone, 2), n.ReplaceReplica(gone, 2, 9, "sim:9")} {
+			refused(context.Canceled, err)
+		}
+		//lint:ignore SA1012 that is what is tested
+		refused(ErrNilContext, n.RemoveReplica(nil, 2)) //nolint
+
+		// With two of five cut off, three are left, and all are needed.
+		s.cut(4, 5)
+		refused(ErrMajority, n.RemoveReplica(ctx, 3))
+		refused(ErrMajority, n.RemoveReplica(ctx, 1))
+		short, stop := context.WithTimeout(ctx, time.Second)
+		defer stop()
+		err := nodes[4].RemoveReplica(short, 1)
+		refused(ErrNoQuorum, err)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NoError(t, n.RemoveReplica(ctx, 4), "the dead may go")
+		require.NoError(t, n.RemoveReplica(ctx, 4), "it is gone")
+		refused(ErrUsedReplica, n.AddReplica(ctx, 4, "sim:9"))
+		refused(ErrMember, n.AddReplica(ctx, 4, "sim:9"))
+		refused(ErrUsedReplica, n.ReplaceReplica(ctx, 5, 4, "sim:9"))
+
+		for _, id := range []uint64{5, 3, 2} {
+			require.NoError(t, n.RemoveReplica(ctx, id))
+		}
+		refused(ErrLastVoter, n.RemoveReplica(ctx, 1))
+		require.ErrorIs(t, nodes[2].Status().Err, ErrRemoved)
+	})
+}
+
+// A replica that joins has no vote while five have one, takes one that comes free, and
+// takes none if its options say so.
+func TestMembersTakeVotes(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		ctx := soon(t)
+		for id := uint64(6); id <= 7; id++ {
+			require.NoError(t, nodes[1].AddReplica(ctx, id, fmt.Sprint("sim:", id)))
+		}
+		nodes[6] = s.joins(t, 6, func(o *Options) { o.NonVoting = true })
+		nodes[7] = s.joins(t, 7, func(*Options) {})
+		require.NoError(t, nodes[7].Ready(ctx))
+		require.NoError(t, nodes[6].Ready(ctx))
+		elapse(3 * memberPause)
+		require.Len(t, nodes[1].Status().Members, 5)
+		require.NoError(t, nodes[1].RemoveReplica(ctx, 2))
+		elapse(time.Second)
+		require.Contains(t, nodes[1].Status().Members, uint64(7))
+		require.NoError(t, nodes[1].RemoveReplica(ctx, 3))
+		elapse(3 * memberPause)
+		require.Len(t, nodes[1].Status().Members, 4)
+		require.NotContains(t, nodes[1].Status().Members, uint64(6))
+	})
+}
+
+// Whatever is asked at the same time, and whatever the log loses or does later, never
+// more than five have a vote, never none, and whoever answers at the end agrees.
+func TestMembersChangedAtOnce(t *testing.T) {
+	for _, seed := range seeds(t, 20) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSim(seed, 5)
+			nodes := s.openAll(t)
+			defer func() {
+				if t.Failed() {
+					t.Logf("%s=%d", seedVar, seed)
+				}
+				for _, n := range nodes {
+					require.NoError(t, n.Close())
+				}
+			}()
+			var most, least = 5, 5
+			s.altered = func(memberChange) {
+				most, least = max(most, len(s.voters())), min(least, len(s.voters()))
+			}
+			s.alter(func() { s.faults = simFaults{drop: 0.2, late: 0.2, duplicate: 0.1, delay: 20 * time.Millisecond} })
+			for id := uint64(6); id <= 11; id++ {
+				nodes[id] = s.joins(t, id, func(*Options) {})
+			}
+			var asking sync.WaitGroup
+			for i := range uint64(3) {
+				rng := rand.New(rand.NewPCG(seed, i))
+				asking.Go(func() {
+					for range 4 {
+						ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+						n := nodes[1+rng.Uint64N(5)]
+						switch id := 6 + rng.Uint64N(6); rng.IntN(3) {
+						case 0:
+							_ = n.RemoveReplica(ctx, 1+rng.Uint64N(11))
+						default:
+							_ = n.AddReplica(ctx, id, fmt.Sprint("sim:", id))
+						}
+						cancel()
+					}
+				})
+			}
+			asking.Wait()
+			s.alter(func() { s.faults = simFaults{} })
+			elapse(3 * memberPause)
+			require.LessOrEqual(t, most, MaxVoters)
+			require.Positive(t, least)
+			for id, n := range nodes {
+				if s.gone[id] {
+					require.ErrorIs(t, n.Status().Err, ErrRemoved)
+				} else if _, member := s.votes[id]; member {
+					m, err := n.membership(soon(t))
+					require.NoError(t, err)
+					require.Equal(t, s.voters(), m.voters())
+					require.Len(t, m.voters(), min(len(m.members), MaxVoters), "all that may vote do")
+				}
+			}
+		})
+	}
+}
+
+// A warning names the zone whose loss would take the majority: 2-2-1 is right.
+func TestZoneRisk(t *testing.T) {
+	tests := map[string]string{ // the zones of replicas 1, 2, …
+		"aabbc":   "",
+		"abcde":   "",
+		"-----":   "",
+		"aa---":   "",
+		"aaa--":   `zone "a" has 3 of 5 votes`,
+		"aaabb":   `zone "a" has 3 of 5 votes`,
+		"aaaaa":   `zone "a" has 5 of 5 votes`,
+		"aabb":    `zone "a" has 2 of 4 votes`,
+		"abb":     `zone "b" has 2 of 3 votes`,
+		"abc":     "",
+		"aa":      "",
+		"a":       "",
+		"aabbcc-": "",
+	}
+	for zones, want := range tests {
+		n := &Node{engine: zoned(zones)}
+		risk := n.zoneRisk(n.engine.members())
+		if want == "" {
+			require.Empty(t, risk, zones)
+			continue
+		}
+		require.Contains(t, risk, want, zones)
+	}
+}
+
+// zoned is an engine of which only the zones of its members are asked.
+type zonedEngine struct {
+	engine
+	zones string
+}
+
+func zoned(zones string) engine { return zonedEngine{zones: zones} }
+
+func (z zonedEngine) members() map[uint64]string {
+	all := make(map[uint64]string)
+	for i := range z.zones {
+		all[uint64(i+1)] = ""
+	}
+	return all
+}
+
+func (z zonedEngine) zone(replica uint64) string {
+	if zone := z.zones[replica-1 : replica]; zone != "-" {
+		return zone
+	}
+	return ""
+}
