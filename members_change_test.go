@@ -127,6 +127,8 @@ func TestMembersReplace(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnfinished)
 	require.ErrorContains(t, err, "replica 6 to be started")
 	require.Equal(t, []string{"removed", "added"}, steps)
+	c.awaitMember(asked, 6, "no majority waits for a disk that is empty", func(m *Member) bool { return !m.Voting })
+	require.Len(t, c.node(asked).Status().Members, 4)
 	o := c.options[6]
 	if o.Zone = "a"; zones[dead] == "a" {
 		o.Zone = "b"

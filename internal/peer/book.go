@@ -261,13 +261,14 @@ func (b *Book) judge(self uint64, h *hello) error {
 	return nil
 }
 
-// tell puts all that is known of others into a greeting, ordered by replica, as far as
-// there is room. heard tells how long ago a replica was heard.
+// tell puts all that is known of others into a greeting, as far as there is room: the
+// newest ids first, of which others may not have heard. heard tells how long ago a
+// replica was heard.
 func (b *Book) tell(h *hello, heard func(replica uint64) time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	size := 0
-	for _, id := range slices.Sorted(maps.Keys(b.records)) {
+	for _, id := range slices.Backward(slices.Sorted(maps.Keys(b.records))) {
 		r := b.records[id]
 		if r.storage != (Storage{}) {
 			h.roster = append(h.roster, sighting{replica: id, storage: r.storage})

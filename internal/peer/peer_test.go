@@ -580,6 +580,9 @@ func FuzzHello(f *testing.F) {
 	h := hello{Identity: Identity{Cluster: "c", Replica: 3, Storage: Storage{1}, Address: "a:1"}, to: 4, roster: []sighting{{1, Storage{2}}}}
 	f.Add(h.encode())
 	f.Add([]byte{})
+	h.Zone, h.NoVote, h.gone = "z", true, []uint64{7}
+	h.news = []news{{replica: 5, heard: -1, said: said{epoch: 1, at: 2, address: "b:1", zone: "y", noVote: true}}}
+	f.Add(h.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, _, err := decodeHello(b)
 		if err != nil {
