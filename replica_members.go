@@ -128,6 +128,8 @@ func (r *replica) introduce(ctx context.Context, replica uint64, address string)
 		return ErrClosed
 	}
 	defer r.leave()
+	everybody := r.members()
+	r.greet(ctx, everybody) // to hear what they know of it
 	if at := r.where.book.Address(replica); r.where.book.Heard(replica) && at != address {
 		return fmt.Errorf("%w: replica %d is at %q, as it said itself, not at %q: to move it, restart it with another Address",
 			ErrMember, replica, at, address)
@@ -137,7 +139,6 @@ func (r *replica) introduce(ctx context.Context, replica uint64, address string)
 	}
 	// Every greeting carries the address. Who is missed by this one hears of it in a
 	// later one, or from the new replica itself.
-	everybody := r.members()
 	everybody[replica] = address
 	r.greet(ctx, everybody)
 	return nil

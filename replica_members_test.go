@@ -84,6 +84,12 @@ func TestReplicaJoins(t *testing.T) {
 	fill(4)
 	restart()
 	require.False(t, c.membershipSoon(4).member(4).Voting)
+	c.close(4)
+	fill(c.leader())
+	c.open(4)
+	lagged := c.running[4]
+	lagged.await(t, "a snapshot in which it has no vote", func() bool { return lagged.restored > 0 })
+	fill(4)
 	m := c.membershipSoon(1)
 	require.ErrorIs(t, leader.change(ctx, m.last, memberChange{promoteMember, 4}), errDropped, "only itself knows whether it is up to date")
 	c.changeSoon(4, memberChange{promoteMember, 4}, votes)

@@ -519,6 +519,9 @@ func (r *simReplica) change(ctx context.Context, at uint64, c memberChange) erro
 	s := r.sim
 	s.mu.Lock()
 	rng := s.dice(fateChange, r.id, at, uint64(c.op), c.replica)
+	s.mu.Unlock()
+	r.pass(ctx, s.nap(rng))
+	s.mu.Lock()
 	ok := r.connected() && !r.mute && s.leader != 0 && !chance(rng, s.faults.drop)
 	made := ok && at == s.moves
 	if made {
