@@ -35,6 +35,9 @@ type engine interface {
 	// members returns the voting replicas and the addresses they are dialled at.
 	members() map[uint64]string
 
+	// unreachable returns to which replicas a connection failed of late, and why.
+	unreachable() map[uint64]error
+
 	// membership returns all replicas, in no order and with nobody marked as
 	// leader, as of when it was called or later. One short try, as barrier.
 	membership(ctx context.Context) ([]Member, error)

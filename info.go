@@ -227,6 +227,10 @@ type Status struct {
 	Holds     int               // holds and waits of this process
 	Token     fencing.Token     // the last one granted in the cluster, as seen here
 	Err       error             // why this node can do nothing any more, or nil
+	// Unreachable are replicas to which a connection failed within the last minute,
+	// and why: a host that is down, a certificate that is not theirs. Who was not
+	// needed in that time is not among them.
+	Unreachable map[uint64]error
 }
 
 // Status returns what this replica knows. It asks nobody, waits for nothing, and
@@ -235,6 +239,7 @@ func (n *Node) Status() Status {
 	s := Status{ReplicaID: n.opts.ReplicaID, Epoch: n.self.Epoch, Ready: isClosed(n.booted)}
 	s.Leader, s.Term = n.engine.leader()
 	s.Members = maps.Clone(n.engine.members())
+	s.Unreachable = n.engine.unreachable()
 	n.machine.read(func(f *lockFSM) {
 		s.Applied, s.Locks, s.Token = n.machine.applied, f.table.n, f.token
 	})

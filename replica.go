@@ -298,6 +298,8 @@ func (r *replica) members() map[uint64]string {
 	return all
 }
 
+func (r *replica) unreachable() map[uint64]error { return r.peers.Unreachable() }
+
 // membership asks as barrier does: what it reads next is this replica's own.
 func (r *replica) membership(ctx context.Context) ([]Member, error) {
 	if !r.enter() {
