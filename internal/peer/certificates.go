@@ -158,6 +158,9 @@ func (c *credentials) verify(chain []*x509.Certificate, use x509.ExtKeyUsage) er
 	return err
 }
 
+// Holds tells whether cert, in PEM, is what is shown to others.
+func (c *Certificates) Holds(cert []byte) bool { return c.now.Load().from.cert == string(cert) }
+
 // lookPause is how soon a new file is seen.
 const lookPause = time.Second
 
