@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -194,8 +195,7 @@ func TestTLSKeepsOut(t *testing.T) {
 }
 
 // A certificate of the right authority that is another replica's does not make its
-// owner replica 3, not even where replica 3 is not there and nobody knows its storage
-// but from before.
+// owner another one, although that is not there.
 func TestTLSImpostor(t *testing.T) {
 	ca := newCA(t, "ca")
 	logs := make(map[uint64]*lines)
@@ -209,10 +209,7 @@ func TestTLSImpostor(t *testing.T) {
 	stolen := c.options[thief]
 
 	impostor := c.options[victim]
-	impostor.Members = make(map[uint64]string)
-	for id, addr := range c.options[victim].Members {
-		impostor.Members[id] = addr
-	}
+	impostor.Members = maps.Clone(impostor.Members)
 	impostor.Address = freeAddressesOn(t, hostOf(stolen.Address)+":0", 1)[0]
 	impostor.Members[victim] = impostor.Address // the others were told otherwise
 	impostor.TLS, impostor.Dir = stolen.TLS, t.TempDir()
@@ -230,6 +227,46 @@ func TestTLSImpostor(t *testing.T) {
 	c.openNodes(victim)
 	goesOn(t, c.nodes)
 	require.Equal(t, c.options[victim].Address, c.node(c.leader()).Status().Members[victim])
+}
+
+// A replica that moves keeps the name that the others were told. That it said itself
+// where it is now makes nobody with a certificate for that place its like.
+func TestTLSMoved(t *testing.T) {
+	ca := newCA(t, "ca")
+	logs := make(map[uint64]*lines)
+	c := newTLSCluster(t, ca, func(o *Options) {
+		logs[o.ReplicaID] = &lines{}
+		o.Logger = logs[o.ReplicaID].logger()
+	})
+	mover := c.followers()[0]
+	was := c.options[mover]
+	c.closeNodes(mover)
+	moved := was
+	moved.Members = maps.Clone(was.Members) // the others keep theirs
+	moved.Address = freeAddressesOn(t, "127.0.0.6:0", 1)[0]
+	moved.Members[mover] = moved.Address
+	moved.TLS = putTLS(t, t.TempDir(), []string{"127.0.0.6", hostOf(was.Address)}, ca, ca)
+	c.options[mover] = moved
+	c.openNodes(mover)
+	goesOn(t, c.nodes)
+	for _, id := range c.ids() {
+		if id != mover {
+			eventually(t, "its new address is known", func() bool { return c.node(id).Status().Members[mover] == moved.Address })
+		}
+	}
+	c.closeNodes(mover)
+	squatter := moved
+	squatter.TLS, squatter.Dir = putTLS(t, t.TempDir(), []string{"127.0.0.6"}, ca, ca), t.TempDir()
+	node, err := Open(squatter)
+	require.NoError(t, err)
+	needs := fmt.Sprintf("replica %d needs one for %s or", mover, hostOf(was.Address))
+	for _, id := range c.ids() {
+		eventually(t, "the others say why", func() bool { return logs[id].has("level=WARN", needs) })
+	}
+	require.NoError(t, node.Status().Err)
+	require.NoError(t, node.Close())
+	c.openNodes(mover)
+	goesOn(t, c.nodes)
 }
 
 // The authority is changed while the cluster works, and no session ends.
