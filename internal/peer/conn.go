@@ -184,7 +184,7 @@ func (p patient) Write(b []byte) (int, error) {
 }
 
 const (
-	linkDial     = 500 * time.Millisecond
+	linkDial     = 500 * time.Millisecond // and as long again for TLS, which is a round trip more
 	minLinkPause = 20 * time.Millisecond
 	maxLinkPause = 250 * time.Millisecond
 	refusedPause = 3 * time.Second
@@ -236,7 +236,11 @@ func (l *Link) connect(ctx context.Context) bool {
 	if time.Now().Before(l.next) {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, linkDial)
+	patience := linkDial
+	if l.t.cfg.TLS != nil {
+		patience *= 2
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	addr := l.route.Address(l.replica)
 	conn, err := l.t.Dial(ctx, l.replica, addr)

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // uriScheme begins the names by which a certificate may name replicas:
@@ -138,7 +139,12 @@ func namesIn(leaf *x509.Certificate) string {
 	if s == "" {
 		return "no host and no replica"
 	}
-	return s
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?' // it comes from a stranger
+	}, s)
 }
 
 // unproven tells failures of the handshake for which somebody must do something
