@@ -13,7 +13,8 @@ import "github.com/quorumlock/quorumlock/internal/peer"
 // of its Address as each of the others has it in its Members, a name or an IP. A
 // certificate with a URI quorumlock://CLUSTER/ID, of the cluster's name and a
 // replica's id, speaks for these replicas only and wherever they are; its hosts
-// count for nothing.
+// count for nothing. Once a replica joins, which is in nobody's Members, it and all
+// others need such URIs.
 //
 // To change the authority, let CA hold the old one and the new one on all
 // replicas; then replace the certificates; then take the old one out.
@@ -31,8 +32,10 @@ func (o *Options) loadTLS() (err error) {
 	}
 	files := *o.TLS
 	o.TLS = &files // the caller may change its own
-	o.certificates, err = peer.LoadCertificates(peer.TLSFiles(files), peer.Identity{
-		Cluster: o.Cluster, Replica: o.ReplicaID, Address: o.Address,
-	})
+	who := peer.Identity{Cluster: o.Cluster, Replica: o.ReplicaID, Address: o.Address}
+	if o.Join {
+		who.Address = "" // which is in nobody's Members
+	}
+	o.certificates, err = peer.LoadCertificates(peer.TLSFiles(files), who)
 	return err
 }

@@ -343,6 +343,7 @@ func TestTLSOptions(t *testing.T) {
 			putTLS(t, filepath.Dir(f.CA), []string{"c"}, ca, ca)
 			return nil
 		}, "the certificate is for c, but replica 2 needs one for b or quorumlock://quorumlock/2"},
+		"joins": {nil, "the certificate is for b, but replica 2 needs one for quorumlock://quorumlock/2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := good()
@@ -350,7 +351,11 @@ func TestTLSOptions(t *testing.T) {
 			o.TLS = putTLS(t, t.TempDir(), []string{"b"}, ca, ca)
 			_, err := o.complete()
 			require.NoError(t, err)
-			require.NoError(t, tt.spoil(o.TLS))
+			if tt.spoil == nil {
+				o.Join, o.Members = true, nil
+			} else {
+				require.NoError(t, tt.spoil(o.TLS))
+			}
 			_, err = Open(o)
 			require.ErrorIs(t, err, ErrOptions)
 			require.ErrorContains(t, err, tt.want)

@@ -45,7 +45,8 @@ type credentials struct {
 type contents struct{ cert, key, ca string }
 
 // LoadCertificates reads the files. The certificate must be one by which the
-// others will know who: see speaksFor. The error lists every fault.
+// others will know who: see speaksFor. They were told no other address than that
+// of who. The error lists every fault.
 func LoadCertificates(files TLSFiles, who Identity) (*Certificates, error) {
 	c := &Certificates{files: files, who: who}
 	from, err := files.read()
@@ -114,7 +115,11 @@ func (c *Certificates) check(now *credentials) error {
 			return fmt.Errorf("it must be for server and client authentication, and signed by an authority in TLS.CA %q: %w", c.files.CA, err)
 		}
 	}
-	return speaksFor(now.own.Leaf, c.who.Cluster, c.who.Replica, []string{c.who.Address})
+	var told []string
+	if c.who.Address != "" {
+		told = append(told, c.who.Address)
+	}
+	return speaksFor(now.own.Leaf, c.who.Cluster, c.who.Replica, told)
 }
 
 func authorities(raw []byte) (*x509.CertPool, error) {
