@@ -11,12 +11,12 @@ import (
 
 // describe shows a lock as the state has it, with the times as this replica counts
 // them. The state machine's lock is held.
-func (n *Node) describe(f *lockFSM, l *queue.Line) LockInfo {
+func (g *group) describe(f *lockFSM, l *queue.Line) LockInfo {
 	info := f.describe(l)
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	g.n.mu.Lock()
+	defer g.n.mu.Unlock()
 	at := func(id timeID) (until time.Time) {
-		if until, ok := n.agenda.when(id); ok {
+		if until, ok := g.agenda.when(id); ok {
 			return until.Round(0)
 		}
 		return time.Time{}
@@ -33,7 +33,7 @@ func (n *Node) describe(f *lockFSM, l *queue.Line) LockInfo {
 		h.HeldUntil = at(timeID{c.Session, c.Seq, maxHold})
 		h.KeptUntil = at(timeID{c.Session, c.Seq, minHold})
 		if s := f.roll.Session(c.Session); s != nil {
-			if renewed, ok := n.judge.RenewedAt(c.Session.Replica, c.Session.Epoch); ok {
+			if renewed, ok := g.judge.RenewedAt(c.Session.Replica, c.Session.Epoch); ok {
 				h.LeaseUntil = renewed.Add(sessions.Lease(s.TTL)).Round(0)
 			}
 		}

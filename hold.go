@@ -56,6 +56,9 @@ func (h *Hold) aside() *asides {
 // granted reports whether the lock was granted and handed to its caller.
 func (h *Hold) granted() bool { return h.answered && !h.token.IsZero() }
 
+// group returns the group of the lock.
+func (h *Hold) group() *group { return h.session.n.groupOf(h.name) }
+
 // Name returns the name of the lock.
 func (h *Hold) Name() string { return h.name }
 
@@ -168,12 +171,12 @@ func (h *Hold) Validate(ctx context.Context) error {
 	if err := h.Err(); err != nil {
 		return err
 	}
-	n := h.session.n
-	if err := n.barrier(ctx); err != nil {
+	g := h.group()
+	if err := g.barrier(ctx); err != nil {
 		return err
 	}
 	held := false
-	n.machine.read(func(f *lockFSM) {
+	g.machine.read(func(f *lockFSM) {
 		c := f.table.claim(h.session.id, h.name, h.seq)
 		held = c != nil && c.Holds() // there is never another claim of this number
 	})
@@ -278,7 +281,7 @@ func (h *Hold) giveBack() {
 	if m := h.more.Load(); m != nil {
 		m.givenBack = true
 	}
-	h.session.n.stream.say(wire.Command{Op: wire.Release, Session: h.session.id.Seq, Hold: h.seq, Lock: hashOf(h.name)})
+	h.group().stream.say(wire.Command{Op: wire.Release, Session: h.session.id.Seq, Hold: h.seq, Lock: hashOf(h.name)})
 }
 
 // lose ends the hold without its holder's doing. n.mu is held.

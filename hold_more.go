@@ -190,7 +190,7 @@ func (h *Hold) HandOver(ctx context.Context, to sessions.ID) error {
 	// Over for us before anybody else can be granted it.
 	h.finish(ErrNotHeld)
 	n.mu.Unlock()
-	return n.call(ctx, h.name, h.about(wire.Command{Op: wire.HandOver, More: &wire.More{Who: to}}))
+	return h.group().call(ctx, h.name, h.about(wire.Command{Op: wire.HandOver, More: &wire.More{Who: to}}))
 }
 
 // about makes a command one about the hold.
@@ -207,7 +207,7 @@ func (h *Hold) change(ctx context.Context, c wire.Command) error {
 	if err := h.Err(); err != nil {
 		return err
 	}
-	err := h.session.n.call(ctx, h.name, h.about(c))
+	err := h.group().call(ctx, h.name, h.about(c))
 	if lost := h.Err(); lost != nil {
 		return lost
 	}
@@ -234,12 +234,12 @@ func (h *Hold) obtain(m *holdMore, name string, token fencing.Token) (all bool) 
 		return false
 	}
 	if m.mode == Counted {
-		m.slots, _ = n.machine.fsm.publicOf(h.session.id, h.name, h.seq)
+		m.slots, _ = h.group().machine.fsm.publicOf(h.session.id, h.name, h.seq)
 	}
 	if m.maxHold > 0 {
 		// The leader counts from when it applied the start, which is later.
 		m.until = n.trust() + trusted(m.maxHold)
-		n.stream.say(wire.Command{Op: wire.Start, Session: h.session.id.Seq, Hold: h.seq, Lock: hashOf(h.name), More: &wire.More{}})
+		h.group().stream.say(wire.Command{Op: wire.Start, Session: h.session.id.Seq, Hold: h.seq, Lock: hashOf(h.name), More: &wire.More{}})
 		m.timer = n.clk.AfterFunc(trusted(m.maxHold), func() { h.checkMaxHold(m) })
 	}
 	return true

@@ -165,7 +165,7 @@ func (n *Node) beginSession(o sessionOptions) (*Session, error) {
 		s.maxWaits = uint64(o.maxWaits)
 	}
 	n.sessions[s.id.Seq] = s
-	n.stream.say(wire.Command{Op: wire.Open, Session: s.id.Seq, TTL: uint64(s.ttl / time.Millisecond), Owner: s.owner})
+	n.groups[0].stream.say(wire.Command{Op: wire.Open, Session: s.id.Seq, TTL: uint64(s.ttl / time.Millisecond), Owner: s.owner})
 	return s, nil
 }
 
@@ -243,7 +243,7 @@ func (n *Node) endSession(s *Session, cause error) {
 		n.endClaim(h, cause)
 	}
 	close(s.done)
-	n.stream.say(s.farewell(cause))
+	n.groups[0].stream.say(s.farewell(cause))
 }
 
 // farewell is how the cluster is told that a session is over. One that was lost is
@@ -284,7 +284,7 @@ func (n *Node) extend(s *Session) {
 	if s.state != sessionOpen {
 		return
 	}
-	until := n.pulse.since + sessions.Trust(s.ttl)
+	until := n.groups[0].pulse.since + sessions.Trust(s.ttl)
 	if until <= time.Duration(s.trusted.Load()) {
 		return
 	}
