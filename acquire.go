@@ -129,7 +129,7 @@ func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, error) {
 		n.stats.refused(RefusalBusy)
 		return nil, ErrBusy
 	}
-	h := &Hold{session: s, name: r.name, wait: wait, limit: r.terms.maxWaiters}
+	h := &Hold{part: s.in(g), name: r.name, wait: wait, limit: r.terms.maxWaiters}
 	if !r.terms.plain() || len(r.names) > 0 || s.maxWaits != anyNumber {
 		h.more.Store(newHoldMore(r))
 	}
@@ -147,7 +147,7 @@ func (g *group) claimNow(h *Hold) {
 	g.n.stats.asked(h)
 	g.n.lastHold++
 	h.seq, h.batch, h.queued = g.n.lastHold, 0, false
-	h.session.claims[h.seq] = h
+	h.part.claims[h.seq] = h
 	g.stream.acquires = append(g.stream.acquires, h)
 	g.stream.nudge()
 }
@@ -155,7 +155,7 @@ func (g *group) claimNow(h *Hold) {
 // claimAgain is claimNow for a claim of which nothing is left although nobody has
 // answered it. g.n.mu and the state machine's lock are held.
 func (g *group) claimAgain(h *Hold) {
-	delete(h.session.claims, h.seq)
+	delete(h.part.claims, h.seq)
 	g.n.stats.leavesLine(h)
 	g.claimNow(h)
 }
@@ -198,7 +198,7 @@ func (n *Node) abandon(h *Hold) (answered bool) {
 		n.forgetClaim(h) // it was never sent: there is nothing to take back
 		return false
 	}
-	h.group().stream.say(wire.Command{Op: wire.Cancel, Session: h.session.id.Seq, Hold: h.seq, Lock: hashOf(h.name)})
+	h.part.g.stream.say(wire.Command{Op: wire.Cancel, Session: h.part.id.Seq, Hold: h.seq, Lock: hashOf(h.name)})
 	return false
 }
 
@@ -211,7 +211,7 @@ func (n *Node) gaveUp(h *Hold, ctxErr error) error {
 		return fmt.Errorf("acquire %q: %w", h.name, &ctxError{ErrNoQuorum, ctxErr})
 	}
 	var held *HeldError
-	h.group().machine.read(func(f *lockFSM) { held = f.heldError(h, f.firstBusy(h)) })
+	h.part.g.machine.read(func(f *lockFSM) { held = f.heldError(h, f.firstBusy(h)) })
 	held.ctxErr = ctxErr
 	return held
 }
@@ -232,7 +232,7 @@ func (n *Node) endClaim(h *Hold, cause error) {
 // forgetClaim forgets a claim of which nothing is left in the cluster. n.mu is held.
 func (n *Node) forgetClaim(h *Hold) {
 	n.stats.forgotten(h)
-	delete(h.session.claims, h.seq)
+	delete(h.part.claims, h.seq)
 	h.forgotten = true
 	h.wake()
 }

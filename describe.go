@@ -88,7 +88,7 @@ func namesOf(c *queue.Claim) (names []string) {
 // heldError tells why a name that is asked for cannot be had now.
 func (f *lockFSM) heldError(h *Hold, name string) *HeldError {
 	e := &HeldError{Name: strings.Clone(name)}
-	own := f.table.claim(h.session.id, h.name, h.seq)
+	own := f.table.claim(h.part.id, h.name, h.seq)
 	if l := f.table.line(name); l != nil {
 		info := f.describe(l)
 		e.Holders, e.Limit, e.Taken, e.Delayed = info.Holders, info.Limit, info.Taken, len(l.Bars()) > 0
@@ -127,7 +127,7 @@ func (f *lockFSM) modeError(h *Hold, name string) error {
 // firstBusy returns which of a wait's names is in its way: the first one that
 // somebody else holds, or that others wait for before it.
 func (f *lockFSM) firstBusy(h *Hold) string {
-	own := f.table.claim(h.session.id, h.name, h.seq)
+	own := f.table.claim(h.part.id, h.name, h.seq)
 	if own == nil || !own.Joint() || own.Holds() {
 		return h.name
 	}

@@ -12,6 +12,7 @@ import (
 // one group.
 type group struct {
 	n       *Node
+	index   int
 	machine *machine
 	engine  engine
 	changes changes       // for those who watch
@@ -26,18 +27,21 @@ type group struct {
 	agenda   agenda
 	calls    calls
 	stream   stream
-	senders  int // that are at work
+	parts    map[uint64]*part // of this process's sessions, by number
+	senders  int              // that are at work
 	pulse    pulse
 	renewing <-chan struct{} // closed by what acknowledges the renewal under way; nil if none is
 
 	expiring chan struct{} // closed when the last expiry proposed has had its answer; of expiryLoop alone
 }
 
-func newGroup(n *Node) *group {
+func newGroup(n *Node, index int) *group {
 	g := &group{
 		n:       n,
+		index:   index,
 		machine: newMachine(),
 		booted:  make(chan struct{}),
+		parts:   make(map[uint64]*part),
 		judge:   sessions.Judge{Stall: n.opts.ElectionTimeout / 2},
 	}
 	g.stream.init(g.dispatch)

@@ -265,8 +265,10 @@ func (n *Node) Status() Status {
 
 // claimCount is how many acquisitions of this process there are. n.mu is held.
 func (n *Node) claimCount() (count int) {
-	for _, s := range n.sessions {
-		count += len(s.claims)
+	for _, g := range n.groups {
+		for _, p := range g.parts {
+			count += len(p.claims)
+		}
 	}
 	return count
 }

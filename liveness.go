@@ -95,9 +95,9 @@ func (n *Node) nextRenewals() (wait time.Duration, due []*group) {
 
 // shortestTTL is that of the sessions that this process has in the group. n.mu is held.
 func (g *group) shortestTTL() (shortest time.Duration) {
-	for _, s := range g.n.sessions {
-		if s.state == sessionOpen && (shortest == 0 || s.ttl < shortest) {
-			shortest = s.ttl
+	for _, p := range g.parts {
+		if p.opened && p.state == sessionOpen && (shortest == 0 || p.ttl < shortest) {
+			shortest = p.ttl
 		}
 	}
 	return shortest

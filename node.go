@@ -83,7 +83,7 @@ func open(opts Options, openEngine opener) (*Node, error) {
 		resting:  window,
 	}
 	n.ctx, n.stop = context.WithCancel(context.Background())
-	n.groups = []*group{newGroup(n)}
+	n.groups = []*group{newGroup(n, 0)}
 	machines := make([]stateMachine, len(n.groups))
 	for i, g := range n.groups {
 		machines[i] = g.machine
@@ -164,8 +164,13 @@ func (n *Node) failLocked(err error) {
 	n.stop()
 	for _, s := range n.sessions {
 		n.endSession(s, err)
-		for _, h := range s.claims {
-			h.wake() // no answer comes any more
+		for _, p := range s.parts {
+			if p == nil {
+				continue
+			}
+			for _, h := range p.claims {
+				h.wake() // no answer comes any more
+			}
 		}
 	}
 }

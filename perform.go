@@ -57,10 +57,10 @@ func (g *group) concerns(e *effect) {
 	case batch:
 		g.judged(e)
 	case opened:
-		g.confirm(g.n.sessions[e.session.Seq])
+		g.confirm(g.parts[e.session.Seq])
 	case ended:
-		if s := g.n.sessions[e.session.Seq]; s != nil {
-			g.n.forgetSession(s, e.err())
+		if p := g.parts[e.session.Seq]; p != nil {
+			g.n.forgetPart(p, e.err())
 		}
 	case granted:
 		g.grant(g.claim(e), e.name, e.token)
@@ -105,8 +105,8 @@ func (g *group) begun() {
 
 func (g *group) acknowledged(renewal uint64) {
 	if g.pulse.ack(renewal) {
-		for _, s := range g.n.sessions {
-			g.n.extend(s)
+		for _, p := range g.parts {
+			g.n.extend(p)
 		}
 	}
 }
@@ -134,21 +134,24 @@ func (n *Node) halt() {
 	n.failLocked(fmt.Errorf("%w: the log holds an entry of a newer version: upgrade this replica", ErrFormat))
 }
 
-// confirm notes that the cluster has opened a session.
-func (g *group) confirm(s *Session) {
-	if s == nil || s.state != sessionOpening {
+// confirm notes that the group has opened a session.
+func (g *group) confirm(p *part) {
+	if p == nil || p.opened || p.state == sessionOver {
 		return
 	}
-	s.state = sessionOpen
-	g.n.extend(s)
-	close(s.settled)
+	first := p.state == sessionOpening
+	p.opened, p.state = true, sessionOpen
+	g.n.extend(p)
+	if first {
+		close(p.settled)
+	}
 	nudge(g.n.wanted)
 }
 
 // claim returns the claim that an effect is about, or nil.
 func (g *group) claim(e *effect) *Hold {
-	if s := g.n.sessions[e.session.Seq]; s != nil {
-		return s.claims[e.hold]
+	if p := g.parts[e.session.Seq]; p != nil {
+		return p.claims[e.hold]
 	}
 	return nil
 }
@@ -232,8 +235,8 @@ func (g *group) reconcile() {
 	g.begun()
 	g.reconcileSessions(f, p)
 	g.acknowledged(p.Renewal)
-	for _, s := range g.n.sessions {
-		for _, h := range slices.SortedFunc(maps.Values(s.claims), byNumber) {
+	for _, own := range g.parts {
+		for _, h := range slices.SortedFunc(maps.Values(own.claims), byNumber) {
 			if h.batch != 0 && h.batch <= p.Batch {
 				g.reconcileClaim(f, h)
 			}
@@ -250,12 +253,12 @@ func (g *group) reconcile() {
 // reconcileSessions confirms the sessions that are on the roll. One that is not,
 // although its opening was applied, is over.
 func (g *group) reconcileSessions(f *lockFSM, p *sessions.Process) {
-	for _, s := range g.n.sessions {
-		switch applied := s.batch != 0 && s.batch <= p.Batch; {
-		case f.roll.Session(s.id) != nil:
-			g.confirm(s)
+	for _, own := range g.parts {
+		switch applied := own.batch != 0 && own.batch <= p.Batch; {
+		case f.roll.Session(own.id) != nil:
+			g.confirm(own)
 		case applied:
-			g.n.forgetSession(s, causeExpired.err())
+			g.n.forgetPart(own, causeExpired.err())
 		}
 	}
 }
@@ -266,7 +269,7 @@ func byNumber(a, b *Hold) int { return cmp.Compare(a.seq, b.seq) }
 // over. A hold was revoked, and who did that is lost, or held for too long. Of
 // anything else nothing is left, and why is lost: it is asked for once more.
 func (g *group) reconcileClaim(f *lockFSM, h *Hold) {
-	switch own := f.table.claim(h.session.id, h.name, h.seq); {
+	switch own := f.table.claim(h.part.id, h.name, h.seq); {
 	case own == nil && h.granted():
 		if h.overdue() {
 			h.lose(ErrMaxHold)

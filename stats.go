@@ -133,10 +133,12 @@ func (n *Node) beginStats() {
 	n.stats.Refusals = map[string]uint64{RefusalHeld: 0, RefusalQueueFull: 0, RefusalMode: 0, RefusalPermits: 0,
 		RefusalBusy: 0, RefusalGaveUp: 0, RefusalSession: 0}
 	n.stats.Lost = map[string]uint64{LossExpired: 0, LossClosed: 0, LossMaxHold: 0, LossRevoked: 0, LossNode: 0}
-	for _, s := range n.sessions {
-		for _, h := range s.claims {
-			if h.inLine() {
-				n.stats.Waiting++
+	for _, g := range n.groups {
+		for _, p := range g.parts {
+			for _, h := range p.claims {
+				if h.inLine() {
+					n.stats.Waiting++
+				}
 			}
 		}
 	}

@@ -164,8 +164,8 @@ func (g *group) nextBatch() (b *outgo, stay bool) {
 	g.n.stats.made(b)
 	for i := range b.urgent {
 		switch c := &b.commands[i]; {
-		case c.Op == wire.Open && g.n.sessions[c.Session] != nil:
-			g.n.sessions[c.Session].batch = b.number
+		case c.Op == wire.Open && g.parts[c.Session] != nil:
+			g.parts[c.Session].batch = b.number
 		case c.More != nil:
 			g.calls.sent(c.More.Call, b.number)
 		}
@@ -192,10 +192,10 @@ func (g *group) prune(b *outgo) {
 	g.n.mu.Lock()
 	defer g.n.mu.Unlock()
 	b.commands = slices.DeleteFunc(b.commands, func(c wire.Command) bool {
-		if c.Op != wire.Acquire && c.Op != wire.Take || g.n.sessions[c.Session] == nil {
+		if c.Op != wire.Acquire && c.Op != wire.Take || g.parts[c.Session] == nil {
 			return false
 		}
-		h := g.n.sessions[c.Session].claims[c.Hold]
+		h := g.parts[c.Session].claims[c.Hold]
 		return h != nil && h.abandoned
 	})
 }
