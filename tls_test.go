@@ -126,8 +126,9 @@ func TestTLSCluster(t *testing.T) {
 	o, err := c.options[behind].complete()
 	require.NoError(t, err)
 	restored := make(chan struct{}, 10)
-	c.nodes[behind], err = open(o, func(o Options, m stateMachine, ev engineEvents) (engine, identity, error) {
-		return openReplica(o, restoring{m, restored}, ev)
+	c.nodes[behind], err = open(o, func(o Options, m []stateMachine, ev engineEvents) (engineHost, identity, error) {
+		m[0] = restoring{m[0], restored}
+		return openReplica(o, m, ev)
 	})
 	require.NoError(t, err)
 	require.NoError(t, c.nodes[behind].Ready(ctx))
