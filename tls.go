@@ -3,7 +3,7 @@ package quorumlock
 import "github.com/quorumlock/quorumlock/internal/peer"
 
 // TLSFiles name the files, in PEM, by which replicas prove to each other who they
-// are, over TLS 1.3. They are looked at every second: what is new there is used by
+// are, over TLS 1.3. They are looked at twice a second: what is new there is used by
 // the connections that are made from then on, and those that are there go on.
 // Files that cannot be used are warned about in the log, and what they held before
 // stays in use.

@@ -167,7 +167,7 @@ func (c *credentials) verify(chain []*x509.Certificate, use x509.ExtKeyUsage) er
 func (c *Certificates) Holds(cert []byte) bool { return c.now.Load().from.cert == string(cert) }
 
 // lookPause is how soon a new file is seen.
-const lookPause = time.Second
+const lookPause = 500 * time.Millisecond
 
 // watch looks at the files until stop is closed.
 func (c *Certificates) watch(stop <-chan struct{}, logger *slog.Logger) {
