@@ -6,7 +6,7 @@ import (
 	"io"
 )
 
-// An engine is the replicated log as the node needs it: everything above it
+// An engine is the replicated log of one group as the node needs it: everything above it
 // runs unchanged over Raft (replica.go) and over a simulated log (tests).
 //
 // What an engine says of a proposal only decides whether to propose again:
@@ -35,7 +35,7 @@ type engine interface {
 	// members returns the voting replicas and the addresses they are dialled at.
 	members() map[uint64]string
 
-	// membership returns who is in the cluster, as of when it was called or later.
+	// membership returns who is in the group, as of when it was called or later.
 	// One short try, as barrier.
 	membership(ctx context.Context) (membership, error)
 
@@ -43,6 +43,12 @@ type engine interface {
 	// one that at names: membership.last. One short try. Whatever it returns, what
 	// became of it is seen in membership: the change may also be made later.
 	change(ctx context.Context, at uint64, c memberChange) error
+}
+
+// An engineHost has the engines of all groups: they share a directory and a port.
+type engineHost interface {
+	// group returns the engine of one group.
+	group(i int) engine
 
 	// introduce notes where a replica is that is added, and tells the others.
 	introduce(ctx context.Context, replica uint64, address string) error
@@ -54,8 +60,11 @@ type engine interface {
 	// zone returns the zone that a replica said that it is in, or "".
 	zone(replica uint64) string
 
-	// close stops at once and waits until nothing calls the stateMachine any
-	// more. It is idempotent, and safe with calls under way, which fail.
+	// unreachable returns to which replicas a connection failed of late, and why.
+	unreachable() map[uint64]error
+
+	// close stops at once and waits until nothing calls a stateMachine any more.
+	// It is idempotent, and safe with calls under way, which fail.
 	close() error
 }
 
@@ -87,9 +96,9 @@ type logEntry struct {
 // engineEvents are how an engine reports what nobody asked it for. They are
 // called from the engine's goroutines and must not block or call the engine.
 type engineEvents struct {
-	// leader is called when this replica learns of a new leader, or (replica 0)
-	// that there is none.
-	leader func(replica, term uint64)
+	// leader is called when this replica learns of a new leader of a group, or
+	// (replica 0) that there is none.
+	leader func(group int, replica, term uint64)
 	// refused is called when peers will not talk to this replica, or it was removed,
 	// with an error that matches ErrWiped, ErrMembers or ErrRemoved. The replica is
 	// then of no use.

@@ -26,12 +26,12 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 	if err := checkCtx(ctx); err != nil {
 		return nil, err
 	}
-	m, err := n.membership(ctx)
+	m, err := n.groups[0].membership(ctx)
 	if err != nil {
 		return nil, err
 	}
 	all := m.members
-	leader, _ := n.engine.leader()
+	leader, _ := n.groups[0].engine.leader()
 	for i := range all {
 		all[i].Leader = all[i].ID == leader
 	}
@@ -61,7 +61,7 @@ func (n *Node) TransferLeadership(ctx context.Context, to uint64) error {
 	}
 	try, cancel := n.clk.WithTimeout(ctx, n.opts.ElectionTimeout)
 	defer cancel()
-	err = n.engine.transfer(try, to)
+	err = n.groups[0].engine.transfer(try, to)
 	switch {
 	case err == nil || errors.Is(err, ErrClosed):
 		return err

@@ -57,10 +57,7 @@ func (n *Node) AddReplica(ctx context.Context, id uint64, address string, opts .
 		return err
 	}
 	c := n.newChange(opts)
-	return c.run(ctx, func(m membership) (*memberChange, bool, error) {
-		next, err := c.add(ctx, m, id, address)
-		return next, next == nil, err
-	})
+	return c.add(ctx, id, address)
 }
 
 // RemoveReplica takes a replica out of the cluster for good, dead or alive, and returns
@@ -78,10 +75,7 @@ func (n *Node) RemoveReplica(ctx context.Context, id uint64, opts ...ChangeOptio
 		return err
 	}
 	c := n.newChange(opts)
-	err := c.run(ctx, func(m membership) (*memberChange, bool, error) {
-		next, err := c.remove(ctx, m, id)
-		return next, next == nil, err
-	})
+	err := c.remove(ctx, id)
 	if id == n.opts.ReplicaID && errors.Is(err, ErrRemoved) {
 		return nil // there is no better way to learn it
 	}
@@ -109,9 +103,18 @@ func (n *Node) ReplaceReplica(ctx context.Context, dead, id uint64, address stri
 		return fmt.Errorf("%w: %w: %d is the one to be replaced", ErrMember, ErrUsedReplica, id)
 	}
 	c := n.newChange(opts)
-	return c.run(ctx, func(m membership) (*memberChange, bool, error) {
-		return c.replace(ctx, m, dead, id, address)
-	})
+	if err := c.each(ctx, func(_ *group, m membership) (*memberChange, bool, error) {
+		return nil, true, c.replaceable(ctx, m, dead, id, address)
+	}); err != nil {
+		return err
+	}
+	if err := c.remove(ctx, dead); err != nil {
+		return err
+	}
+	if err := c.add(ctx, id, address); err != nil {
+		return err
+	}
+	return c.awaitVote(ctx, id)
 }
 
 func checkMember(id uint64, address string) error {
@@ -131,7 +134,6 @@ type change struct {
 	n       *Node
 	opts    changeOptions
 	told    map[uint64]Step // the last step of each
-	met     bool            // the others were told where the new replica is
 	waiting string          // for what
 }
 
@@ -143,25 +145,40 @@ func (n *Node) newChange(opts []ChangeOption) *change {
 	return c
 }
 
-// run looks at the membership, has plan say what is to be changed next, tries that, and
-// looks again, until plan is done. Each change is conditional on what plan saw.
-func (c *change) run(ctx context.Context, plan func(membership) (next *memberChange, done bool, err error)) error {
+// A plan says what is to be changed next in a group, or that nothing is, or that what is
+// wanted cannot be. With neither a change nor an end it is asked again a little later.
+type plan func(g *group, m membership) (next *memberChange, done bool, err error)
+
+// each has a plan carried out in every group, one after the other.
+func (c *change) each(ctx context.Context, p plan) error {
+	for _, g := range c.n.groups {
+		if err := c.run(ctx, g, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// run looks at the membership of a group, has the plan say what is to be changed next,
+// tries that, and looks again, until the plan is done. Each change is conditional on
+// what the plan saw.
+func (c *change) run(ctx context.Context, g *group, p plan) error {
 	n := c.n
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
-		m, err := n.membership(ctx)
+		m, err := g.membership(ctx)
 		if err != nil && c.waiting != "" && ctx.Err() != nil {
 			return fmt.Errorf("%w: waiting for %s: %w", ErrUnfinished, c.waiting, err)
 		}
 		if err != nil {
 			return err
 		}
-		next, done, err := plan(m)
+		next, done, err := p(g, m)
 		if err != nil || done {
 			return err
 		}
 		if next != nil {
 			try, cancel := n.clk.WithTimeout(ctx, n.opts.ElectionTimeout)
-			err = n.engine.change(try, m.last, *next)
+			err = g.engine.change(try, m.last, *next)
 			cancel()
 			if err == nil {
 				backoff = minBackoff
@@ -181,10 +198,10 @@ func (c *change) run(ctx context.Context, plan func(membership) (next *memberCha
 	}
 }
 
-// membership is a look at the membership that is linearizable.
-func (n *Node) membership(ctx context.Context) (m membership, err error) {
-	err = n.inquire(ctx, func(try context.Context) (err error) {
-		m, err = n.engine.membership(try)
+// membership is a look at the membership of a group that is linearizable.
+func (g *group) membership(ctx context.Context) (m membership, err error) {
+	err = g.n.inquire(ctx, func(try context.Context) (err error) {
+		m, err = g.engine.membership(try)
 		return err
 	})
 	return m, err
@@ -202,52 +219,59 @@ func (c *change) reached(replica uint64, step Step) {
 	}
 }
 
-// add returns the change that adds a replica, or nil when it is a member.
-func (c *change) add(ctx context.Context, m membership, id uint64, address string) (*memberChange, error) {
-	if err := m.addable(id, address); err != nil {
-		return nil, err
-	}
-	if !c.met {
-		if err := c.n.engine.introduce(ctx, id, address); err != nil {
-			return nil, err
+// add makes a replica a member of every group.
+func (c *change) add(ctx context.Context, id uint64, address string) error {
+	introduced := false
+	err := c.each(ctx, func(_ *group, m membership) (*memberChange, bool, error) {
+		if err := m.addable(id, address); err != nil {
+			return nil, false, err
 		}
-		c.met = true
-	}
-	if m.member(id) != nil {
+		if !introduced {
+			if err := c.n.host.introduce(ctx, id, address); err != nil {
+				return nil, false, err
+			}
+			introduced = true
+		}
+		c.waiting = fmt.Sprintf("replica %d to be added", id)
+		return &memberChange{op: addMember, replica: id}, m.member(id) != nil, nil
+	})
+	if err == nil {
 		c.reached(id, StepAdded)
-		return nil, nil
 	}
-	c.waiting = fmt.Sprintf("replica %d to be added", id)
-	return &memberChange{op: addMember, replica: id}, nil
+	return err
 }
 
-// remove returns the change that removes a replica, or nil when it is out.
-func (c *change) remove(ctx context.Context, m membership, id uint64) (*memberChange, error) {
-	member := m.member(id)
-	switch {
-	case m.removed[id]:
-		c.reached(id, StepRemoved)
-		return nil, nil
-	case member == nil:
-		return nil, fmt.Errorf("%w: %d, of %v", ErrNotMember, id, m.ids())
-	}
-	if member.Voting {
-		if err := c.spare(ctx, m, id); err != nil {
-			return nil, err
+// remove takes a replica out of every group.
+func (c *change) remove(ctx context.Context, id uint64) error {
+	err := c.each(ctx, func(g *group, m membership) (*memberChange, bool, error) {
+		member := m.member(id)
+		switch {
+		case m.removed[id]:
+			return nil, true, nil
+		case member == nil:
+			return nil, false, fmt.Errorf("%w: %d, of %v", ErrNotMember, id, m.ids())
+		case member.Voting:
+			if err := c.spare(ctx, g, m, id); err != nil {
+				return nil, false, err
+			}
 		}
+		c.waiting = fmt.Sprintf("replica %d to be removed", id)
+		return &memberChange{op: removeMember, replica: id}, false, nil
+	})
+	if err == nil {
+		c.reached(id, StepRemoved)
 	}
-	c.waiting = fmt.Sprintf("replica %d to be removed", id)
-	return &memberChange{op: removeMember, replica: id}, nil
+	return err
 }
 
 // spare checks that the others go on without a voter, and has another lead than it.
-func (c *change) spare(ctx context.Context, m membership, id uint64) error {
+func (c *change) spare(ctx context.Context, g *group, m membership, id uint64) error {
 	n := c.n
 	rest := slices.DeleteFunc(m.voters(), func(v uint64) bool { return v == id })
 	if len(rest) == 0 {
 		return fmt.Errorf("%w: %d", ErrLastVoter, id)
 	}
-	alive := n.engine.alive(ctx, m)
+	alive := n.host.alive(ctx, m)
 	var up []uint64
 	for _, v := range rest {
 		if alive[v] {
@@ -258,11 +282,11 @@ func (c *change) spare(ctx context.Context, m membership, id uint64) error {
 		return fmt.Errorf("%w: without replica %d, of the voters %v only %v could be reached", ErrMajority, id, rest, up)
 	}
 	for _, to := range up {
-		if leader, _ := n.engine.leader(); leader != id {
+		if leader, _ := g.engine.leader(); leader != id {
 			return nil
 		}
 		try, cancel := n.clk.WithTimeout(ctx, n.opts.ElectionTimeout)
-		if err := n.engine.transfer(try, to); err != nil { // an election does it otherwise
+		if err := g.engine.transfer(try, to); err != nil { // an election does it otherwise
 			n.log.Info("could not hand over leadership", "to", to, "err", err)
 		}
 		cancel()
@@ -270,36 +294,42 @@ func (c *change) spare(ctx context.Context, m membership, id uint64) error {
 	return nil
 }
 
-// replace returns the next change on the way from dead to id.
-func (c *change) replace(ctx context.Context, m membership, dead, id uint64, address string) (next *memberChange, done bool, err error) {
+// replaceable tells why a dead replica cannot be replaced by a new one, if it cannot.
+func (c *change) replaceable(ctx context.Context, m membership, dead, id uint64, address string) error {
 	if err := m.addable(id, address, dead); err != nil {
-		return nil, false, err
+		return err
 	}
-	if m.member(dead) != nil && c.n.engine.alive(ctx, m)[dead] {
-		return nil, false, fmt.Errorf("%w: %d was heard a moment ago: add %d first and remove the other then", ErrReplicaAlive, dead, id)
+	if m.member(dead) != nil && c.n.host.alive(ctx, m)[dead] {
+		return fmt.Errorf("%w: %d was heard a moment ago: add %d first and remove the other then", ErrReplicaAlive, dead, id)
 	}
-	if next, err = c.remove(ctx, m, dead); next != nil || err != nil {
-		return next, false, err
-	}
-	if next, err = c.add(ctx, m, id, address); next != nil || err != nil {
-		return next, false, err
-	}
-	member := m.member(id)
-	switch {
-	case member.Voting:
-		c.reached(id, StepVotes)
-		return nil, true, nil
-	case member.NoVote && len(m.voters()) < MaxVoters:
-		return nil, false, fmt.Errorf("%w: replica %d is a member, and takes no vote: its Options.NonVoting is set", ErrMember, id)
-	case len(m.voters()) >= MaxVoters:
-		return nil, true, nil
-	case m.heard[id]:
-		c.reached(id, StepStarted)
-		c.waiting = fmt.Sprintf("replica %d to catch up", id)
-	default:
-		c.waiting = fmt.Sprintf("replica %d to be started at %s with Options.Join", id, member.Address)
-	}
-	return nil, false, nil
+	return nil // the rest is for remove to say
+}
+
+// awaitVote waits until a new replica has taken the vote that is free.
+func (c *change) awaitVote(ctx context.Context, id uint64) error {
+	c.waiting = fmt.Sprintf("replica %d to be started", id)
+	return c.each(ctx, func(g *group, m membership) (*memberChange, bool, error) {
+		member, last := m.member(id), g.index == len(c.n.groups)-1
+		switch {
+		case member == nil:
+			return nil, false, fmt.Errorf("%w: %d, which somebody removed meanwhile", ErrNotMember, id)
+		case member.Voting:
+			if last {
+				c.reached(id, StepVotes)
+			}
+			return nil, true, nil
+		case len(m.voters()) >= MaxVoters:
+			return nil, true, nil
+		case member.NoVote:
+			return nil, false, fmt.Errorf("%w: replica %d is a member, and takes no vote: its Options.NonVoting is set", ErrMember, id)
+		case m.heard[id]:
+			c.reached(id, StepStarted)
+			c.waiting = fmt.Sprintf("replica %d to catch up", id)
+		default:
+			c.waiting = fmt.Sprintf("replica %d to be started at %s with Options.Join", id, member.Address)
+		}
+		return nil, false, nil
+	})
 }
 
 // addable tells why a replica cannot be added once those that leave are gone, if it
@@ -353,22 +383,20 @@ const memberPause = 10 * time.Second
 // memberLoop takes a vote for this replica, if it has none and there is one to take, and
 // warns of zones that would take the majority with them.
 func (n *Node) memberLoop() {
-	select {
-	case <-n.booted: // this replica has applied all that was before its own life
-	case <-n.ctx.Done():
+	if n.Ready(n.ctx) != nil {
 		return
 	}
 	votes := len(n.opts.Members) > 0 || n.opts.NonVoting
 	warned := ""
 	for pause := time.Duration(0); n.later(pause, n.moved); {
 		pause = memberPause
-		if risk := n.zoneRisk(n.engine.members()); risk != warned {
+		if risk := n.zoneRisk(n.groups[0].engine.members()); risk != warned {
 			if warned = risk; risk != "" {
 				n.log.Warn("zones", "risk", risk)
 			}
 		}
 		if !votes {
-			done, err := n.takeVote()
+			done, err := n.takeVotes()
 			if err != nil {
 				n.log.Debug("no vote yet", "err", err)
 				pause = n.opts.ElectionTimeout
@@ -378,38 +406,45 @@ func (n *Node) memberLoop() {
 	}
 }
 
-// takeVote reports whether this replica has a vote, and tries to get one if there is one
-// to be had. It is up to date: it has just read the membership through its own log. Two
-// that try at once cannot both have the last vote, as each change is conditional.
-func (n *Node) takeVote() (done bool, err error) {
+// takeVotes reports whether this replica votes in all groups. Who votes in the first one
+// is who votes in the others.
+func (n *Node) takeVotes() (done bool, err error) {
+	for _, g := range n.groups {
+		if done, err := g.takeVote(); err != nil || !done {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// takeVote reports whether this replica has a vote in the group, and tries to get one if
+// there is one to be had. It is up to date: it has just read the membership through its
+// own log. Two that try at once cannot both have the last vote, as each change is
+// conditional.
+func (g *group) takeVote() (done bool, err error) {
+	n, id := g.n, g.n.opts.ReplicaID
 	try, cancel := n.clk.WithTimeout(n.ctx, n.opts.ElectionTimeout)
 	defer cancel()
-	m, err := n.engine.membership(try)
+	m, err := g.engine.membership(try)
 	if err != nil {
 		return false, err
 	}
-	self := m.member(n.opts.ReplicaID)
+	self := m.member(id)
 	switch {
 	case self == nil:
-		return false, fmt.Errorf("%w: %d", ErrNotMember, n.opts.ReplicaID)
+		return false, fmt.Errorf("%w: %d", ErrNotMember, id)
 	case self.Voting:
 		return true, nil
 	case len(m.voters()) >= MaxVoters:
 		return false, nil
 	}
-	if err := n.engine.change(try, m.last, memberChange{op: promoteMember, replica: n.opts.ReplicaID}); err != nil {
+	if err := g.engine.change(try, m.last, memberChange{op: promoteMember, replica: id}); err != nil {
 		return false, err
 	}
-	n.log.Info("members change", "replica", n.opts.ReplicaID, "step", string(StepVotes))
-	return true, nil
-}
-
-// onMembers is called by the engine when the membership may have changed.
-func (n *Node) onMembers() {
-	select {
-	case n.moved <- struct{}{}:
-	default:
+	if g.index == 0 {
+		n.log.Info("members change", "replica", id, "step", string(StepVotes))
 	}
+	return true, nil
 }
 
 // zoneRisk says which zone's loss would take the majority of the voters, or "". Who says
@@ -420,7 +455,7 @@ func (n *Node) zoneRisk(voters map[uint64]string) string {
 	}
 	zones := make(map[string]int)
 	for id := range voters {
-		if zone := n.engine.zone(id); zone != "" {
+		if zone := n.host.zone(id); zone != "" {
 			zones[zone]++
 		}
 	}

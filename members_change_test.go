@@ -24,7 +24,7 @@ func (c *cluster) awaitMember(asked, id uint64, what string, want func(m *Member
 	eventually(c.t, what, func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		m, err := c.node(asked).membership(ctx)
+		m, err := c.node(asked).groups[0].membership(ctx)
 		return err == nil && want(m.member(id))
 	})
 }
@@ -110,7 +110,7 @@ func TestMembersReplace(t *testing.T) {
 	require.Len(t, c.node(asked).Status().Members, 5)
 	c.closeNodes(dead)
 	eventually(t, "it is taken for dead", func() bool {
-		alive := c.node(asked).engine.alive(ctx, membership{members: []Member{{ID: dead}, {ID: c.leader()}}})
+		alive := c.node(asked).host.alive(ctx, membership{members: []Member{{ID: dead}, {ID: c.leader()}}})
 		return !alive[dead]
 	})
 	short, stop := context.WithCancel(ctx)

@@ -144,7 +144,7 @@ func TestMembersChangedAtOnce(t *testing.T) {
 				if s.gone[id] {
 					require.ErrorIs(t, n.Status().Err, ErrRemoved)
 				} else if _, member := s.votes[id]; member {
-					m, err := n.membership(soon(t))
+					m, err := n.groups[0].membership(soon(t))
 					require.NoError(t, err)
 					require.Equal(t, s.voters(), m.voters())
 					require.Len(t, m.voters(), min(len(m.members), MaxVoters), "all that may vote do")
@@ -172,8 +172,12 @@ func TestZoneRisk(t *testing.T) {
 		"aabbcc-": "",
 	}
 	for zones, want := range tests {
-		n := &Node{engine: zoned(zones)}
-		risk := n.zoneRisk(n.engine.members())
+		n := &Node{host: zoned{zones: zones}}
+		voters := make(map[uint64]string)
+		for i := range zones {
+			voters[uint64(i+1)] = ""
+		}
+		risk := n.zoneRisk(voters)
 		if want == "" {
 			require.Empty(t, risk, zones)
 			continue
@@ -182,23 +186,13 @@ func TestZoneRisk(t *testing.T) {
 	}
 }
 
-// zoned is an engine of which only the zones of its members are asked.
-type zonedEngine struct {
-	engine
+// zoned is a host of which only the zones are asked.
+type zoned struct {
+	engineHost
 	zones string
 }
 
-func zoned(zones string) engine { return zonedEngine{zones: zones} }
-
-func (z zonedEngine) members() map[uint64]string {
-	all := make(map[uint64]string)
-	for i := range z.zones {
-		all[uint64(i+1)] = ""
-	}
-	return all
-}
-
-func (z zonedEngine) zone(replica uint64) string {
+func (z zoned) zone(replica uint64) string {
 	if zone := z.zones[replica-1 : replica]; zone != "-" {
 		return zone
 	}

@@ -12,7 +12,7 @@ import (
 // Bad calls change nothing, and say what was wrong.
 func TestMembersBadCalls(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
-		leader, term := nodes[1].engine.leader()
+		leader, term := nodes[1].groups[0].engine.leader()
 		for _, to := range []uint64{0, 6} {
 			require.ErrorIs(t, nodes[1].TransferLeadership(soon(t), to), ErrNotMember)
 		}
@@ -24,7 +24,7 @@ func TestMembersBadCalls(t *testing.T) {
 		//lint:ignore SA1012 that is what is tested
 		_, err = nodes[1].Members(nil) //nolint
 		require.ErrorIs(t, err, ErrNilContext)
-		now, nowTerm := nodes[2].engine.leader()
+		now, nowTerm := nodes[2].groups[0].engine.leader()
 		require.Equal(t, []uint64{leader, term}, []uint64{now, nowTerm})
 
 		s.cut(1)

@@ -3,6 +3,7 @@ package quorumlock
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/lni/dragonboat/v4"
@@ -11,7 +12,8 @@ import (
 )
 
 // membership asks as barrier does: what it reads next is this replica's own.
-func (r *replica) membership(ctx context.Context) (membership, error) {
+func (s *shard) membership(ctx context.Context) (membership, error) {
+	r := s.r
 	if !r.enter() {
 		return membership{}, ErrClosed
 	}
@@ -27,11 +29,7 @@ func (r *replica) membership(ctx context.Context) (membership, error) {
 		case <-answered:
 		}
 	}()
-	return r.membershipOf(ctx, shardID)
-}
-
-func (r *replica) membershipOf(ctx context.Context, shard uint64) (membership, error) {
-	all, err := r.host.SyncGetShardMembership(ctx, shard)
+	all, err := r.host.SyncGetShardMembership(ctx, s.id)
 	if err != nil {
 		return membership{}, r.closedOr(fmt.Errorf("%w: %w", errUnknown, err))
 	}
@@ -51,20 +49,12 @@ func (r *replica) membershipOf(ctx context.Context, shard uint64) (membership, e
 
 // change asks the engine for one change. A vote is given only to a replica that most
 // voters have on record by now, so that no two copies of it can each have one.
-func (r *replica) change(ctx context.Context, at uint64, c memberChange) error {
+func (s *shard) change(ctx context.Context, at uint64, c memberChange) error {
+	r := s.r
 	if !r.enter() {
 		return ErrClosed
 	}
 	defer r.leave()
-	if c.op == promoteMember {
-		if err := r.known(ctx, c.replica); err != nil {
-			return err
-		}
-	}
-	return r.changeOf(ctx, shardID, at, c)
-}
-
-func (r *replica) changeOf(ctx context.Context, shard, at uint64, c memberChange) error {
 	var (
 		state  *dragonboat.RequestState
 		err    error
@@ -72,11 +62,14 @@ func (r *replica) changeOf(ctx context.Context, shard, at uint64, c memberChange
 	)
 	switch c.op {
 	case addMember:
-		state, err = r.host.RequestAddNonVoting(shard, c.replica, target, at, r.patience(ctx))
+		state, err = r.host.RequestAddNonVoting(s.id, c.replica, target, at, r.patience(ctx))
 	case promoteMember: // the engine insists on the target that it was added with
-		state, err = r.host.RequestAddReplica(shard, c.replica, target, at, r.patience(ctx))
+		if err := r.known(ctx, c.replica, s.members()); err != nil {
+			return err
+		}
+		state, err = r.host.RequestAddReplica(s.id, c.replica, target, at, r.patience(ctx))
 	case removeMember:
-		state, err = r.host.RequestDeleteReplica(shard, c.replica, at, r.patience(ctx))
+		state, err = r.host.RequestDeleteReplica(s.id, c.replica, at, r.patience(ctx))
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errDropped, err)
@@ -86,11 +79,10 @@ func (r *replica) changeOf(ctx context.Context, shard, at uint64, c memberChange
 
 // known is for this replica's own promotion: it greets all voters and wants the welcome
 // of most. A copy of it that another majority knows cannot have that.
-func (r *replica) known(ctx context.Context, replica uint64) error {
+func (r *replica) known(ctx context.Context, replica uint64, voters map[uint64]string) error {
 	if replica != r.id {
 		return fmt.Errorf("%w: only replica %d itself knows whether it is up to date", errDropped, replica)
 	}
-	voters := r.members()
 	welcome, refusals := r.greet(ctx, voters)
 	for _, refusal := range refusals {
 		if refusal.Code == peer.CodeWiped {
@@ -128,7 +120,7 @@ func (r *replica) introduce(ctx context.Context, replica uint64, address string)
 		return ErrClosed
 	}
 	defer r.leave()
-	everybody := r.members()
+	everybody := r.shards[0].members()
 	r.greet(ctx, everybody) // to hear what they know of it
 	if at := r.where.book.Address(replica); r.where.book.Heard(replica) && at != address {
 		return fmt.Errorf("%w: replica %d is at %q, as it said itself, not at %q: to move it, restart it with another Address",
@@ -190,13 +182,12 @@ func (r *replica) follow() {
 			return
 		}
 		for pause := r.tick; ; pause = min(2*pause, r.try) {
-			if r.where.left.Load() {
+			if r.where.leaves() == len(r.shards) {
 				r.expelled(nil)
 				return
 			}
-			m, err := r.membership(context.Background())
-			if err == nil {
-				r.settle(m)
+			if removed, err := r.removedOfAll(); err == nil {
+				r.settle(removed)
 				break
 			}
 			select {
@@ -208,10 +199,27 @@ func (r *replica) follow() {
 	}
 }
 
+// removedOfAll returns who was removed from every shard. One by one they are told to
+// leave: until the last one is done, a replica is still needed in it.
+func (r *replica) removedOfAll() (map[uint64]bool, error) {
+	var removed map[uint64]bool
+	for i, s := range r.shards {
+		m, err := s.membership(context.Background())
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			removed = m.removed
+		}
+		maps.DeleteFunc(removed, func(id uint64, _ bool) bool { return !m.removed[id] })
+	}
+	return removed, nil
+}
+
 // settle refuses who was removed, for good, and tells them.
-func (r *replica) settle(m membership) {
+func (r *replica) settle(removed map[uint64]bool) {
 	gone := make(map[uint64]string)
-	for id := range m.removed {
+	for id := range removed {
 		if id != r.id && !r.where.book.Removed(id) {
 			gone[id] = r.where.Address(id)
 		}

@@ -62,7 +62,7 @@ func TestReplicaJoins(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), enough)
 	defer cancel()
 	addr := freeAddresses(t, 1)[0]
-	require.NoError(t, leader.introduce(ctx, 4, addr))
+	require.NoError(t, leader.host.introduce(ctx, 4, addr))
 	isMember := func(m membership) bool { return m.member(4) != nil }
 	votes := func(m membership) bool { return slices.Contains(m.voters(), 4) }
 	old := c.membershipSoon(1)

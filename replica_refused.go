@@ -54,7 +54,7 @@ func (r *replica) refused(refusal *peer.Refusal) {
 	if !of || refusal.Code == peer.CodeRemoved {
 		return
 	}
-	tell, err := r.judge(refusal, r.members())
+	tell, err := r.judge(refusal, r.shards[0].members())
 	if err == nil {
 		return
 	}

@@ -31,9 +31,10 @@ var (
 // carrier is the engine's transport over a peer.Transport, whose owner is the
 // replica: the engine only starts and stops to use it.
 type carrier struct {
-	self  uint64
-	peers *peer.Transport
-	dir   *addresses
+	self   uint64
+	shards uint64 // how many there are: numbered from 1
+	peers  *peer.Transport
+	dir    *addresses
 
 	// barred is set once a peer has refused this replica as wiped. Others may
 	// not know, so that it must keep itself from voting and acknowledging.
@@ -64,6 +65,9 @@ func (w *carrier) Name() string { return "quorumlock" }
 func (w *carrier) Start() error { return nil }
 func (w *carrier) Close() error { return nil }
 
+// known reports whether there is such a shard.
+func (w *carrier) known(shard uint64) bool { return shard >= 1 && shard <= w.shards }
+
 // receive takes what replica from sent.
 func (w *carrier) receive(from uint64, kind peer.Kind, payload []byte) error {
 	if w.barred.Load() {
@@ -86,7 +90,7 @@ func (w *carrier) receive(from uint64, kind peer.Kind, payload []byte) error {
 		if err := decode(func() error { return chunk.Unmarshal(payload) }); err != nil {
 			return err
 		}
-		if chunk.From != from || chunk.ReplicaID != w.self || chunk.ShardID != shardID || chunk.Witness {
+		if chunk.From != from || chunk.ReplicaID != w.self || !w.known(chunk.ShardID) || chunk.Witness {
 			return errForged
 		}
 		if !w.chunk(chunk) {
@@ -104,7 +108,7 @@ func (w *carrier) decodeBatch(from uint64, payload []byte) (raftpb.MessageBatch,
 		return batch, err
 	}
 	for _, m := range batch.Requests {
-		if m.From != from || m.To != w.self || m.ShardID != shardID || local(m.Type) {
+		if m.From != from || m.To != w.self || !w.known(m.ShardID) || local(m.Type) {
 			return batch, fmt.Errorf("%w: %s from %d to %d over the connection of %d", errForged, m.Type, m.From, m.To, from)
 		}
 	}
@@ -232,10 +236,10 @@ type addresses struct {
 	book       *peer.Book        // what they said themselves
 	founded    map[uint64]string // from the first start
 
-	moved chan struct{} // has room for one: the membership may have changed
-	left  atomic.Bool   // this replica has applied its own removal
+	moved chan struct{} // has a token when the membership may have changed
 
 	mu    sync.RWMutex
+	left  map[uint64]bool   // shards of which this replica has applied its own removal
 	known map[uint64]string // replica to the engine's name of its address
 	turn  map[uint64]int    // which of a replica's addresses is tried
 }
@@ -263,29 +267,26 @@ func (a *addresses) Add(_, replica uint64, _ string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.known[replica] = strconv.FormatUint(replica, 10)
-	a.nudge()
+	nudge(a.moved)
 }
 
-// Remove is called when another's removal is applied.
-func (a *addresses) Remove(_, replica uint64) {
+// Remove is called when another's removal from a shard is applied. Others may have it
+// still, so that it stays known.
+func (a *addresses) Remove(uint64, uint64) { nudge(a.moved) }
+
+// RemoveShard is called when this replica's own removal from a shard is applied.
+func (a *addresses) RemoveShard(shard uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.known, replica)
-	a.nudge()
+	a.left[shard] = true
+	nudge(a.moved)
 }
 
-// RemoveShard is called when this replica's own removal is applied.
-func (a *addresses) RemoveShard(uint64) {
-	a.left.Store(true)
-	a.nudge()
-}
-
-// nudge says that the membership may have changed.
-func (a *addresses) nudge() {
-	select {
-	case a.moved <- struct{}{}:
-	default:
-	}
+// leaves is how many shards this replica was removed from.
+func (a *addresses) leaves() int {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return len(a.left)
 }
 
 // Resolve returns the engine's name of the address and of the queue to it.
@@ -322,8 +323,18 @@ func (a *addresses) Failed(replica uint64, addr string) {
 }
 
 func (a *addresses) candidates(replica uint64) []string {
+	return distinct(a.configured[replica], a.book.Address(replica), a.founded[replica])
+}
+
+// told are the addresses of replica by whose hosts its certificate is judged:
+// never what it said itself, or whoever has a certificate could be any replica.
+func (a *addresses) told(replica uint64) []string {
+	return distinct(a.configured[replica], a.founded[replica])
+}
+
+func distinct(addrs ...string) []string {
 	var all []string
-	for _, addr := range []string{a.configured[replica], a.book.Address(replica), a.founded[replica]} {
+	for _, addr := range addrs {
 		if addr != "" && !slices.Contains(all, addr) {
 			all = append(all, addr)
 		}

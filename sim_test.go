@@ -165,7 +165,7 @@ func (s *sim) openAll(t testing.TB) map[uint64]*Node {
 	return nodes
 }
 
-func (s *sim) opener(o Options, m stateMachine, ev engineEvents) (engine, identity, error) {
+func (s *sim) opener(o Options, m []stateMachine, ev engineEvents) (engineHost, identity, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// A life of its own: calls of the former one may still be under way.
@@ -174,7 +174,7 @@ func (s *sim) opener(o Options, m stateMachine, ev engineEvents) (engine, identi
 		former = &simReplica{id: o.ReplicaID}
 	}
 	r := &simReplica{
-		sim: s, id: former.id, m: m, ev: ev, epoch: former.epoch + 1,
+		sim: s, id: former.id, m: m[0], ev: ev, epoch: former.epoch + 1,
 		cut: former.cut, mute: former.mute, paused: former.paused, closed: make(chan struct{}),
 	}
 	s.replicas[r.id] = r
@@ -195,6 +195,8 @@ func (r *simReplica) connected() bool {
 	_, member := r.sim.votes[r.id]
 	return !r.down && !r.cut && member
 }
+
+func (r *simReplica) group(int) engine { return r }
 
 func (s *sim) quorum() bool {
 	up, voters := 0, s.voters()
@@ -270,7 +272,7 @@ func (s *sim) commit(entry []byte) {
 func (s *sim) tell() {
 	for _, r := range s.replicas {
 		if r.connected() {
-			r.ev.leader(s.leader, s.term)
+			r.ev.leader(0, s.leader, s.term)
 		}
 	}
 }
@@ -498,6 +500,8 @@ func (r *simReplica) members() map[uint64]string {
 	}
 	return members
 }
+
+func (r *simReplica) unreachable() map[uint64]error { return nil }
 
 func (r *simReplica) membership(ctx context.Context) (membership, error) {
 	if err := r.barrier(ctx); err != nil {

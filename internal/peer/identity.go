@@ -98,6 +98,9 @@ const (
 	// CodeWiped: the other's storage is not the one its replica id was seen
 	// with, or is an older copy of it.
 	CodeWiped
+	// CodeCertificate: the other's TLS certificate is not that of the replica
+	// which it says it is.
+	CodeCertificate
 	// CodeRemoved: the other was removed from the cluster.
 	CodeRemoved
 )
