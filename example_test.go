@@ -211,3 +211,48 @@ func ExampleNode_Locker() {
 	// Output:
 	// mine alone
 }
+
+// A second replica joins while the first one runs, and leaves again.
+func ExampleNode_AddReplica() {
+	node, done := openOne()
+	defer done()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	dir, err := os.MkdirTemp("", "quorumlock-example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+
+	fmt.Println(node.AddReplica(ctx, 2, addr))
+	second, err := quorumlock.Open(quorumlock.Options{ // on another machine
+		ReplicaID:       2,
+		Address:         addr,
+		Join:            true,
+		Dir:             dir,
+		ElectionTimeout: 200 * time.Millisecond,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer second.Close()
+	fmt.Println(second.Ready(ctx))
+
+	fmt.Println(node.RemoveReplica(ctx, 2))
+	_, err = second.Acquire(ctx, "invoice/4711")
+	for err == nil { // it does not know yet
+		_, err = second.Acquire(ctx, "invoice/4712")
+	}
+	fmt.Println(errors.Is(err, quorumlock.ErrRemoved))
+	// Output:
+	// <nil>
+	// <nil>
+	// <nil>
+	// true
+}

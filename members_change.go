@@ -281,9 +281,12 @@ func (c *change) spare(ctx context.Context, g *group, m membership, id uint64) e
 	if 2*len(up) <= len(rest) {
 		return fmt.Errorf("%w: without replica %d, of the voters %v only %v could be reached", ErrMajority, id, rest, up)
 	}
-	for _, to := range up {
+	for _, to := range up[:min(len(up), 2)] { // each try is a time without entries
 		if leader, _ := g.engine.leader(); leader != id {
 			return nil
+		}
+		if err := g.barrier(ctx); err != nil { // as in handOver
+			return err
 		}
 		try, cancel := n.clk.WithTimeout(ctx, n.opts.ElectionTimeout)
 		if err := g.engine.transfer(try, to); err != nil { // an election does it otherwise

@@ -2,11 +2,16 @@ package quorumlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/quorumlock/quorumlock/fencing"
 )
 
 // joiner prepares the options of a replica that is added to the cluster.
@@ -35,9 +40,10 @@ func TestMembersAddAndRemove(t *testing.T) {
 	c := newCluster(t, brisk)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	addr := c.joiner(6)
+	addr, mistaken := c.joiner(6), freeAddresses(t, 1)[0]
 	asked := c.followers()[0]
-	require.NoError(t, c.node(asked).AddReplica(ctx, 6, addr))
+	require.NoError(t, c.node(c.followers()[1]).AddReplica(ctx, 6, mistaken))
+	require.NoError(t, c.node(asked).AddReplica(ctx, 6, addr), "a mistake that can be mended")
 	require.NoError(t, c.node(c.leader()).AddReplica(ctx, 6, addr), "it is a member already")
 	c.openNodes(6)
 	held, err := c.node(6).Acquire(ctx, "of the sixth")
@@ -147,4 +153,73 @@ func TestMembersReplace(t *testing.T) {
 		return len(c.node(asked).Status().Warnings) == 1
 	})
 	require.Contains(t, c.node(asked).Status().Warnings[0], fmt.Sprintf("zone %q has 3 of 5 votes", o.Zone))
+}
+
+// One by one all founders are replaced while a lock is fought over; then those who came
+// later are all restarted, with nothing to know each other by but what they were told.
+func TestMembersAllReplaced(t *testing.T) {
+	c := newCluster(t, brisk)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	var fights errgroup.Group
+	var guard fencing.MemGuard
+	var grants atomic.Int64
+	leave := make(map[uint64]func())
+	fight := func(id uint64) {
+		n := c.node(id)
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan struct{})
+		leave[id] = func() { cancel(); <-left }
+		fights.Go(func() error {
+			defer close(left)
+			for {
+				err := n.Do(ctx, "fought over", func(held context.Context, token fencing.Token) error {
+					if err := guard.Admit(held, "fought over", token); err != nil {
+						return fmt.Errorf("two at once: %w", err)
+					}
+					grants.Add(1)
+					return nil
+				})
+				if errors.Is(err, context.Canceled) {
+					return nil
+				}
+				if err != nil {
+					return err
+				}
+			}
+		})
+	}
+	for _, id := range c.ids() {
+		fight(id)
+	}
+	for old := uint64(1); old <= 5; old++ {
+		id := old + 5
+		addr := c.joiner(id)
+		require.NoError(t, c.node(old).AddReplica(ctx, id, addr))
+		c.openNodes(id)
+		fight(id)
+		leave[old]() // what it held when it is removed would be free only within its TTL
+		require.NoError(t, c.node(id).RemoveReplica(ctx, old))
+		<-c.node(old).ctx.Done()
+		require.ErrorIs(t, c.node(old).err(), ErrRemoved)
+		c.closeNodes(old)
+		c.awaitMember(id, id, "it takes the vote", func(m *Member) bool { return m.Voting })
+	}
+	before := grants.Load()
+	eventually(t, "grants", func() bool { return grants.Load() > before })
+	for _, id := range c.ids() {
+		leave[id]()
+	}
+	require.NoError(t, fights.Wait())
+	c.closeNodes(c.ids()...)
+
+	for id := uint64(6); id <= 10; id++ {
+		o := c.options[id]
+		o.Join = false
+		c.options[id] = o
+	}
+	c.openNodes(6, 7, 8, 9, 10)
+	require.Len(t, c.node(6).Status().Members, 5)
+	goesOn(t, c.nodes)
+	settled(t, c.nodes)
 }

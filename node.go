@@ -56,7 +56,7 @@ type Node struct {
 // wait until the cluster has a majority. Ready tells when it has.
 //
 // It returns an error matching ErrOptions, listing every fault, before it touches
-// anything; ErrDirectory, ErrMembers or ErrWiped when Dir is not this replica's; or
+// anything; ErrDirectory, ErrMembers, ErrWiped or ErrRemoved when Dir is not this replica's; or
 // the network's error when Listen cannot be bound.
 func Open(opts Options) (*Node, error) {
 	opts, err := opts.complete()
@@ -123,7 +123,7 @@ func open(opts Options, openEngine opener) (*Node, error) {
 // Ready waits until this replica's life has begun in the log: a majority is there,
 // and what the process held in a former life is free. It returns an error matching
 // ErrNoQuorum and ctx's error if ctx ends first, or the reason for which this node
-// never will be ready: ErrWiped, ErrMembers, ErrFormat or ErrClosed.
+// never will be ready: ErrWiped, ErrMembers, ErrRemoved, ErrFormat or ErrClosed.
 func (n *Node) Ready(ctx context.Context) error {
 	if err := checkCtx(ctx); err != nil {
 		return err

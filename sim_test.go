@@ -527,13 +527,13 @@ func (r *simReplica) change(ctx context.Context, at uint64, c memberChange) erro
 	r.pass(ctx, s.nap(rng))
 	s.mu.Lock()
 	ok := r.connected() && !r.mute && s.leader != 0 && !chance(rng, s.faults.drop)
-	made := ok && at == s.moves
+	made, late := ok && at == s.moves, chance(rng, s.faults.late)
 	if made {
 		s.alterMembers(c)
 	}
 	s.mu.Unlock()
 	switch {
-	case !ok, chance(rng, s.faults.late):
+	case !ok, late:
 		return r.giveUp(ctx)
 	case !made:
 		return errDropped

@@ -141,15 +141,16 @@ func (b *Book) Removed(replica uint64) bool {
 	return b.gone[replica]
 }
 
-// Introduce notes where a replica is that was just added. What it once said itself
-// stands above that.
+// Introduce notes where a replica is that was just added: above what was said of it
+// before, by whatever clock, and below what it said itself.
 func (b *Book) Introduce(replica uint64, address string, at time.Time) error {
 	return b.update(func(records map[uint64]record, gone map[uint64]bool) {
 		r := records[replica]
-		if s := (said{at: at.UnixMilli(), address: address}); !gone[replica] && s.newer(r.said) {
-			r.said = s
-			records[replica] = r
+		if gone[replica] || r.said.epoch > 0 || r.address == address {
+			return
 		}
+		r.said = said{at: max(at.UnixMilli(), r.at+1), address: address}
+		records[replica] = r
 	})
 }
 
