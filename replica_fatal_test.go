@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
@@ -36,6 +37,7 @@ func init() {
 	childRoles["panic-in-apply"] = childPanicInApply
 	childRoles["fail-save"] = childFailSave
 	childRoles["damage"] = childDamage
+	childRoles["count"] = childCount
 }
 
 // childReplica opens the only replica of a cluster.
@@ -220,25 +222,92 @@ func childDamage(args []string) error {
 // Whatever is wrong with the engine's files, Open says so and lets go of all
 // that it had opened.
 func TestReplicaDamagedEngine(t *testing.T) {
+	before := tuning
+	tuning.snapshotEntries, tuning.compactionOverhead = 20, 5
+	defer func() { tuning = before }()
 	c := newReplicas(t, 1)
 	c.openAll()
-	c.propose(1, "x")
+	for i := 0; c.running[1].saves() == 0; i++ {
+		c.propose(1, fmt.Sprintf("%0200d", i))
+	}
 	c.close(1)
 	o := c.options[1]
-	next, _ := childProcess(t, "damage", o.Dir, filepath.Join(t.TempDir(), "copy"), o.Address)
+	whole := filepath.Join(t.TempDir(), "whole")
+	require.NoError(t, os.CopyFS(whole, os.DirFS(o.Dir)))
+	next, _ := childProcess(t, "damage", whole, o.Dir, o.Address)
 	outcome := make(map[string]int)
 	for line := next(); line != "ended"; line = next() {
 		require.NotContains(t, line, "error")
 		require.NotContains(t, line, "fatal")
-		outcome[line]++
+		outcome[regexp.MustCompile(`snapshot-\w+`).ReplaceAllString(line, "snapshot")]++
 	}
 	require.Equal(t, map[string]int{
-		"refused NODEHOST.ID":    5,
-		"refused dragonboat.ds":  5,
-		"refused 0000000001.log": 3,
-		"opened 0000000001.log":  2, // its second half was never used
-		"opened LOCK":            5,
+		"refused NODEHOST.ID":      5,
+		"refused dragonboat.ds":    5,
+		"refused 0000000001.log":   3,
+		"opened 0000000001.log":    2, // its second half was never used
+		"refused snapshot.gbsnap":  4,
+		"opened snapshot.gbsnap":   1, // its header has room
+		"opened snapshot.metadata": 5, // of no use any more
+		"opened LOCK":              5,
 	}, outcome)
+}
+
+// childCount tells how many entries a replica has, the one that it adds included.
+func childCount(args []string) error {
+	m := newListMachine()
+	e, err := childReplica(args[0], args[1], m, nil)
+	if errors.Is(err, ErrDirectory) {
+		fmt.Println("> refused:", strings.ReplaceAll(err.Error(), "\n", " "))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := childPropose(e, "more"); err != nil {
+		return err
+	}
+	fmt.Println("> entries:", len(m.snapshotOfList()))
+	return e.close()
+}
+
+// The log of a replica that was never closed, as a crash leaves it, is opened; what was
+// not written to its end, or never belonged to it, is cut off. Rot in front of that is
+// refused: a promise may be in it.
+func TestReplicaDamagedLog(t *testing.T) {
+	t.Parallel()
+	c := newReplicas(t, 1)
+	c.openAll()
+	for i := range 5 {
+		c.propose(1, fmt.Sprint(i))
+	}
+	o := c.options[1]
+	crashed := filepath.Join(t.TempDir(), "crashed")
+	require.NoError(t, os.CopyFS(crashed, os.DirFS(o.Dir)))
+	c.close(1)
+	logs, err := filepath.Glob(filepath.Join(crashed, engineName, "*", "*", "raftlog", "*.log"))
+	require.NoError(t, err)
+	require.Len(t, logs, 1)
+	raw, err := os.ReadFile(logs[0])
+	require.NoError(t, err)
+	end := len(bytes.TrimRight(raw, "\x00"))
+	for what, damage := range map[string]struct {
+		log  []byte
+		want string
+	}{
+		"nothing":               {raw, "entries: 6"},
+		"garbage at the tail":   {append(bytes.Clone(raw[:end+8]), bytes.Repeat([]byte{0xa5}, 4096)...), "entries: 6"},
+		"a torn tail":           {raw[:end-3], "entries: 5"},
+		"zeroes at the tail":    {append(bytes.Clone(raw[:end-20]), make([]byte, 4096)...), "entries: 5"},
+		"a bit before the tail": {flip(raw, end-100), "refused: "},
+	} {
+		require.NoError(t, os.WriteFile(logs[0], damage.log, 0o600))
+		dir := filepath.Join(t.TempDir(), "opened")
+		require.NoError(t, os.CopyFS(dir, os.DirFS(crashed)))
+		next, _ := childProcess(t, "count", dir, o.Address)
+		require.Contains(t, next(), damage.want, what)
+		require.Equal(t, "ended", next(), what)
+	}
 }
 
 func flip(b []byte, at int) []byte {

@@ -59,6 +59,7 @@ type Transport struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	workers sync.WaitGroup
+	seats   chan struct{} // one for each stranger; who had to make way keeps it until it has noticed
 
 	mu        sync.Mutex
 	open      bool
@@ -75,6 +76,7 @@ func New(cfg Config) *Transport {
 		cfg:      cfg,
 		gate:     make(chan struct{}),
 		stop:     make(chan struct{}),
+		seats:    make(chan struct{}, 2*maxStrangers),
 		inbound:  make(map[uint64][]net.Conn),
 		outbound: make(map[*Conn]struct{}),
 		met:      make(map[uint64]bool),
@@ -138,6 +140,7 @@ func (t *Transport) accept() {
 		conn, err := t.cfg.Listener.Accept()
 		if err == nil {
 			pause = minAcceptPause
+			t.seats <- struct{}{} // soon: half of those at least had to make way
 			t.welcome(conn)
 			continue
 		}
@@ -160,6 +163,7 @@ func (t *Transport) welcome(conn net.Conn) {
 	defer t.mu.Unlock()
 	if t.closed {
 		_ = conn.Close()
+		<-t.seats
 		return
 	}
 	if len(t.strangers) >= maxStrangers {
@@ -175,6 +179,7 @@ func (t *Transport) serve(raw net.Conn) {
 	defer func() { _ = raw.Close() }()
 	from, conn, err := t.greet(raw)
 	t.forget(raw)
+	<-t.seats
 	if err != nil {
 		t.cfg.Logger.Debug("connection turned away", "remote", raw.RemoteAddr().String(), "err", err)
 		return
@@ -259,6 +264,9 @@ func (t *Transport) examine(payload []byte, dialled uint64) (hello, error) {
 		return h, refuse(CodeMembers, "it was founded with other members than replica %d", h.Replica)
 	}
 	if err := t.cfg.Book.admit(self.Replica, &h); err != nil {
+		if !errors.As(err, new(*Refusal)) { // this replica's disk, and nothing that the other could mend
+			t.cfg.Logger.Warn("no connection with a peer: the record of it cannot be written", "peer", h.Replica, "err", err)
+		}
 		return h, err
 	}
 	t.mu.Lock()
