@@ -42,6 +42,8 @@ func play(t *testing.T, s *script) (done map[string]int, broken error) {
 		p.sim.asked = func(r *simReplica, entry []byte) { p.audit.asked(r.id, p.clocks[r.id].Now(), entry) }
 		for id := uint64(1); id <= uint64(s.Replicas); id++ {
 			p.clocks[id] = newSimClock(s.Rates[id-1])
+		}
+		for id := uint64(1); id <= uint64(s.Replicas); id++ {
 			p.start(t, id)
 		}
 		defer p.close()
