@@ -2,6 +2,8 @@ package quorumlock
 
 import (
 	"fmt"
+	"maps"
+	"net"
 	"os"
 	"runtime"
 	"syscall"
@@ -217,4 +219,62 @@ func TestProcessesDirectoryRemoved(t *testing.T) {
 	require.Contains(t, refused, ErrWiped.Error())
 	require.Contains(t, refused, r.Dir)
 	ps.ask(ps.other(), "acquire", "before")
+}
+
+// resident is the memory that a process has, in bytes.
+func (ps *processes) resident(id uint64) int {
+	ps.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", ps.running[id].cmd.Process.Pid))
+	require.NoError(ps.t, err)
+	var size, resident int
+	_, err = fmt.Sscan(string(text), &size, &resident)
+	require.NoError(ps.t, err)
+	return resident * os.Getpagesize()
+}
+
+// Strangers at the ports, who send garbage or claim to send gigabytes, and a replica of
+// another cluster that is told to find its peers here, take nothing from the five: neither
+// a process, nor memory, nor a lock.
+func TestProcessesStrangersAtThePorts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts six processes")
+	}
+	t.Parallel()
+	ps := newProcesses(t, 3*time.Second, 300*time.Millisecond)
+	token := ps.ask(1, "acquire", "job").Token
+	stranger := ps.roles[1]
+	stranger.ID, stranger.Cluster, stranger.Dir = 6, "another", t.TempDir()
+	stranger.Address = freeAddresses(t, 1)[0]
+	stranger.Members = maps.Clone(stranger.Members)
+	stranger.Members[6] = stranger.Address
+	ps.roles[6] = stranger
+	ps.start(6)
+	leads := ps.give(6, "ready", "")
+	before := ps.resident(1)
+	huge := []byte{'q', 'L', 1, 1, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0}
+	var conns []net.Conn
+	for i := range 200 {
+		for id := uint64(1); id <= 5; id++ {
+			conn, err := net.Dial("tcp", ps.roles[id].Address)
+			require.NoError(t, err)
+			_, _ = conn.Write([][]byte{huge, []byte("GET / HTTP/1.0\r\n\r\n"), make([]byte, 1<<16)}[i%3])
+			conns = append(conns, conn)
+		}
+	}
+	for id := uint64(1); id <= 5; id++ {
+		ps.ask(id, "acquire", fmt.Sprint("of ", id))
+		t.Logf("replica %d has %d MiB", id, ps.resident(id)>>20)
+		require.Less(t, ps.resident(id)-before, 64<<20)
+	}
+	ps.ask(1, "validate", "job")
+	ps.ask(1, "release", "job")
+	require.Greater(t, ps.ask(2, "acquire", "job").Token, token)
+	select {
+	case a := <-leads:
+		t.Fatalf("the stranger is ready: %+v", a)
+	default:
+	}
+	for _, c := range conns {
+		_ = c.Close()
+	}
 }

@@ -38,6 +38,7 @@ const maxChildLife = 3 * time.Minute
 type role struct {
 	ID            uint64
 	Address, Dir  string
+	Cluster       string // "" for the default
 	Members       map[uint64]string
 	TTL, Election time.Duration
 	Snapshots     uint64 // entries between two; 0 for the default
@@ -80,7 +81,7 @@ func playRole(text string) int {
 	}
 	c := &child{holds: make(map[string]*Hold), out: json.NewEncoder(os.Stdout)}
 	n, err := Open(Options{
-		ReplicaID: r.ID, Address: r.Address, Dir: r.Dir, Members: r.Members,
+		ReplicaID: r.ID, Address: r.Address, Dir: r.Dir, Members: r.Members, Cluster: r.Cluster,
 		SessionTTL: r.TTL, ElectionTimeout: r.Election, Logger: testLogger(nil), OnFatal: c.lastWords,
 	})
 	if err != nil {

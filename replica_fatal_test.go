@@ -73,7 +73,11 @@ func childRemoved(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(childPropose(e, "before"), os.RemoveAll(args[2]), childPropose(e, "after")); err != nil {
+	parts, err := filepath.Glob(args[2])
+	if err != nil || len(parts) != 1 {
+		return fmt.Errorf("%v: %w", parts, err)
+	}
+	if err := errors.Join(childPropose(e, "before"), os.RemoveAll(parts[0]), childPropose(e, "after")); err != nil {
 		return err
 	}
 	fmt.Println("> goes on")
@@ -85,18 +89,19 @@ func childRemoved(args []string) error {
 	return nil
 }
 
-// A directory that is removed under a replica, in whole or what the engine has there, is
-// missed when the next snapshot is due. OnFatal hears that it is gone, which the engine
-// alone would have told nobody.
+// A directory that is removed under a replica, in whole or in part, is missed when the
+// next snapshot is due. OnFatal hears that it is gone, which the engine alone would have
+// told nobody.
 func TestReplicaDirectoryRemoved(t *testing.T) {
 	t.Parallel()
-	for _, part := range []string{"", engineName} {
+	for part, gone := range map[string]string{"": engineName, engineName: engineName, engineName + "/*/*/snapshot-part-1": "snapshot-1-1"} {
 		dir := t.TempDir()
 		next, _ := childProcess(t, "removed", dir, freeAddresses(t, 1)[0], filepath.Join(dir, part))
 		require.Equal(t, "goes on", next())
 		line := next()
 		require.Contains(t, line, "fatal: ")
-		require.Contains(t, line, filepath.Join(dir, engineName)+" was removed")
+		require.Contains(t, line, gone+" was removed")
+		require.Contains(t, line, dir)
 		require.Equal(t, "ended", next())
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"regexp"
 	"syscall"
 	"time"
 
@@ -27,9 +29,13 @@ const (
 	maxDescriptorPause = time.Second
 )
 
-// with makes a call that may need a descriptor. One that is part of Open or Close fails
-// at once.
-func (e *engineFiles) with(call func() error) error {
+// snapshotsName is what the engine calls the directory of a replica's snapshots. It stops
+// the process where that should be and is not, and tells nobody.
+var snapshotsName = regexp.MustCompile(`^snapshot-\d+-\d+$`)
+
+// with makes a call about name that may need a descriptor. One that is part of Open or Close
+// fails at once.
+func (e *engineFiles) with(name string, call func() error) error {
 	for pause := minDescriptorPause; ; pause = min(2*pause, maxDescriptorPause) {
 		err := call()
 		if err == nil || guardedCaller() {
@@ -41,16 +47,27 @@ func (e *engineFiles) with(call func() error) error {
 			<-time.After(pause)
 			continue
 		case errors.Is(err, fs.ErrNotExist):
-			if _, gone := os.Stat(e.dir); errors.Is(gone, fs.ErrNotExist) {
-				(&engineLog{area: "files"}).Panicf("%s was removed, or is mounted no more, while it was in use: %v", e.dir, err)
+			if dir := e.missing(name); dir != "" {
+				(&engineLog{area: "files"}).Panicf("%s was removed, or is mounted no more, while it was in use: %v", dir, err)
 			}
 		}
 		return err
 	}
 }
 
-func (e *engineFiles) file(open func() (vfs.File, error)) (f vfs.File, err error) {
-	err = e.with(func() error {
+// missing returns the directory that is gone when there is no such name, or "".
+func (e *engineFiles) missing(name string) string {
+	if _, err := os.Stat(e.dir); errors.Is(err, fs.ErrNotExist) {
+		return e.dir
+	}
+	if snapshotsName.MatchString(filepath.Base(name)) {
+		return name
+	}
+	return ""
+}
+
+func (e *engineFiles) file(name string, open func() (vfs.File, error)) (f vfs.File, err error) {
+	err = e.with(name, func() error {
 		f, err = open()
 		return err
 	})
@@ -59,32 +76,32 @@ func (e *engineFiles) file(open func() (vfs.File, error)) (f vfs.File, err error
 
 // Create implements vfs.FS.
 func (e *engineFiles) Create(name string) (vfs.File, error) {
-	return e.file(func() (vfs.File, error) { return e.FS.Create(name) })
+	return e.file(name, func() (vfs.File, error) { return e.FS.Create(name) })
 }
 
 // Open implements vfs.FS.
 func (e *engineFiles) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
-	return e.file(func() (vfs.File, error) { return e.FS.Open(name, opts...) })
+	return e.file(name, func() (vfs.File, error) { return e.FS.Open(name, opts...) })
 }
 
 // OpenDir implements vfs.FS.
 func (e *engineFiles) OpenDir(name string) (vfs.File, error) {
-	return e.file(func() (vfs.File, error) { return e.FS.OpenDir(name) })
+	return e.file(name, func() (vfs.File, error) { return e.FS.OpenDir(name) })
 }
 
 // OpenForAppend implements vfs.FS.
 func (e *engineFiles) OpenForAppend(name string) (vfs.File, error) {
-	return e.file(func() (vfs.File, error) { return e.FS.OpenForAppend(name) })
+	return e.file(name, func() (vfs.File, error) { return e.FS.OpenForAppend(name) })
 }
 
 // RemoveAll implements vfs.FS.
 func (e *engineFiles) RemoveAll(name string) error {
-	return e.with(func() error { return e.FS.RemoveAll(name) })
+	return e.with(name, func() error { return e.FS.RemoveAll(name) })
 }
 
 // List implements vfs.FS.
 func (e *engineFiles) List(dir string) (names []string, err error) {
-	err = e.with(func() error {
+	err = e.with(dir, func() error {
 		names, err = e.FS.List(dir)
 		return err
 	})
