@@ -153,13 +153,13 @@ func (s *sim) openAll(t testing.TB) map[uint64]*Node {
 	return nodes
 }
 
-func (s *sim) opener(o Options, m stateMachine, ev engineEvents) (engine, identity, error) {
+func (s *sim) opener(o Options, m []stateMachine, ev engineEvents) (engineHost, identity, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// A life of its own: calls of the former one may still be under way.
 	former := s.replicas[o.ReplicaID]
 	r := &simReplica{
-		sim: s, id: former.id, m: m, ev: ev, epoch: former.epoch + 1,
+		sim: s, id: former.id, m: m[0], ev: ev, epoch: former.epoch + 1,
 		cut: former.cut, mute: former.mute, paused: former.paused, closed: make(chan struct{}),
 	}
 	s.replicas[r.id] = r
@@ -174,6 +174,8 @@ func (s *sim) change() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
+
+func (r *simReplica) group(int) engine { return r }
 
 func (r *simReplica) connected() bool { return !r.down && !r.cut }
 
@@ -244,7 +246,7 @@ func (s *sim) tell() {
 				r.term = s.term
 				s.led(r)
 			}
-			r.ev.leader(s.leader, s.term)
+			r.ev.leader(0, s.leader, s.term)
 		}
 	}
 }
