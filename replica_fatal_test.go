@@ -48,7 +48,10 @@ func childReplica(dir, addr string, m *listMachine, change func(o *Options)) (en
 		Members:   map[uint64]string{1: addr},
 		Dir:       dir,
 		Logger:    testLogger(nil),
-		OnFatal:   func(err error) { fmt.Println("> fatal:", strings.ReplaceAll(err.Error(), "\n", " ")) },
+
+		ElectionTimeout: 200 * time.Millisecond,
+
+		OnFatal: func(err error) { fmt.Println("> fatal:", strings.ReplaceAll(err.Error(), "\n", " ")) },
 	}
 	if change != nil {
 		change(&o)
