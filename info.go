@@ -245,6 +245,10 @@ type Status struct {
 	Holds     int               // holds and waits of this process
 	Token     fencing.Token     // the last one granted in the cluster, as seen here
 	Err       error             // why this node can do nothing any more, or nil
+	// Unreachable are replicas to which a connection failed within the last minute,
+	// and why: a host that is down, a certificate that is not theirs. Who was not
+	// needed in that time is not among them.
+	Unreachable map[uint64]error
 }
 
 // Status returns what this replica knows. It asks nobody, waits for nothing, and
@@ -254,6 +258,7 @@ func (n *Node) Status() Status {
 	first := n.groups[0]
 	s.Leader, s.Term = first.engine.leader()
 	s.Members = maps.Clone(first.engine.members())
+	s.Unreachable = n.host.unreachable()
 	first.machine.read(func(f *lockFSM) {
 		s.Applied, s.Locks, s.Token = first.machine.applied, f.table.n, f.token
 	})

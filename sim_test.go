@@ -478,6 +478,8 @@ func (r *simReplica) members() map[uint64]string {
 	return members
 }
 
+func (r *simReplica) unreachable() map[uint64]error { return nil }
+
 func (r *simReplica) membership(ctx context.Context) ([]Member, error) {
 	if err := r.barrier(ctx); err != nil {
 		return nil, err
