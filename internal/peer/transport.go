@@ -285,7 +285,8 @@ func (t *Transport) examine(conn net.Conn, payload []byte, dialled uint64) (hell
 		return h, refuse(CodeCertificate, "%v", err)
 	}
 	if err := t.cfg.Book.admit(self.Replica, &h); err != nil {
-		if !errors.As(err, new(*Refusal)) { // this replica's disk, and nothing that the other could mend
+		// This replica's disk, and nothing that the other could mend.
+		if !errors.As(err, new(*Refusal)) && t.trouble.first(fmt.Sprint("record of ", h.Replica)) {
 			t.cfg.Logger.Warn("no connection with a peer: the record of it cannot be written", "peer", h.Replica, "err", err)
 		}
 		return h, err
