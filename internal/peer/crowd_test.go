@@ -95,5 +95,6 @@ func TestCrowdLeavesNothing(t *testing.T) {
 	}
 	t.Logf("before: %+v, after %d: %+v, at most %d goroutines", before, crowd, after, most)
 	require.Less(t, after.heap-before.heap, 1<<20)
-	require.Less(t, most, before.goroutines+2*maxStrangers+2*senders)
+	// On a busy machine some have given their seat back and have yet to end.
+	require.Less(t, most, before.goroutines+6*maxStrangers)
 }
