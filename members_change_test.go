@@ -147,6 +147,7 @@ func TestMembersReplace(t *testing.T) {
 	require.NoError(t, <-replaced)
 	require.Equal(t, []string{"removed", "added"}, steps[:2])
 	require.Equal(t, "has vote", steps[len(steps)-1])
+	c.awaitMember(6, 6, "it knows of its vote", func(m *Member) bool { return m.Voting })
 	require.Contains(t, c.node(6).Status().Members, uint64(6))
 	goesOn(t, c.nodes)
 	eventually(t, "a warning of the zone that has three votes now", func() bool {
