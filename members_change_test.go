@@ -154,6 +154,24 @@ func TestMembersReplace(t *testing.T) {
 		return len(c.node(asked).Status().Warnings) == 1
 	})
 	require.Contains(t, c.node(asked).Status().Warnings[0], fmt.Sprintf("zone %q has 3 of 5 votes", o.Zone))
+
+	// A disk that is wiped makes a dead replica of it, which runs and says what to do.
+	c.closeNodes(6)
+	o.Dir = t.TempDir()
+	wiped, err := Open(o)
+	require.NoError(t, err, "it knows nobody who could tell it")
+	defer func() { require.NoError(t, wiped.Close()) }()
+	err = wiped.Ready(ctx)
+	require.ErrorIs(t, err, ErrWiped)
+	require.ErrorContains(t, err, "ReplaceReplica(ctx, 6, id, address)")
+	eventually(t, "it is taken for dead", func() bool {
+		return !c.node(asked).host.alive(ctx, membership{members: []Member{{ID: 6}, {ID: c.leader()}}})[6]
+	})
+	addr = c.joiner(7)
+	go func() { replaced <- c.node(asked).ReplaceReplica(ctx, 6, 7, addr) }()
+	c.openNodes(7)
+	require.NoError(t, <-replaced)
+	goesOn(t, c.nodes)
 }
 
 // One by one all founders are replaced while a lock is fought over; then those who came

@@ -37,6 +37,7 @@ type sim struct {
 	votes map[uint64]bool   // of each member: whether it votes
 	gone  map[uint64]bool   // members that were removed
 	where map[uint64]string // addresses
+	zones map[uint64]string // in which each says that it is
 	moves uint64            // changes of the members
 
 	altered   func(c memberChange)                  // if set, is told of each change of the members; s.mu is held
@@ -121,6 +122,7 @@ func newSim(seed uint64, replicas int) *sim {
 		votes:    make(map[uint64]bool),
 		gone:     make(map[uint64]bool),
 		where:    make(map[uint64]string),
+		zones:    make(map[uint64]string),
 	}
 	for id := uint64(1); id <= uint64(replicas); id++ {
 		s.replicas[id] = &simReplica{sim: s, id: id, down: true}
@@ -181,6 +183,7 @@ func (s *sim) opener(o Options, m []stateMachine, ev engineEvents) (engineHost, 
 		cut: former.cut, mute: former.mute, paused: former.paused, closed: make(chan struct{}),
 	}
 	s.replicas[r.id] = r
+	s.zones[r.id] = o.Zone
 	r.applier.Add(1)
 	go r.applyLoop(r.closed)
 	s.elect()
@@ -522,7 +525,7 @@ func (r *simReplica) membership(ctx context.Context) (membership, error) {
 	defer s.mu.Unlock()
 	m := membership{removed: maps.Clone(s.gone), heard: make(map[uint64]bool), last: s.moves}
 	for id, votes := range s.votes {
-		m.members = append(m.members, Member{ID: id, Address: s.where[id], Voting: votes})
+		m.members = append(m.members, Member{ID: id, Address: s.where[id], Zone: s.zones[id], Voting: votes})
 		m.heard[id] = s.replicas[id] != nil
 	}
 	return m, nil
@@ -596,7 +599,11 @@ func (r *simReplica) alive(_ context.Context, m membership) map[uint64]bool {
 	return alive
 }
 
-func (r *simReplica) zone(uint64) string { return "" }
+func (r *simReplica) zone(replica uint64) string {
+	r.sim.mu.Lock()
+	defer r.sim.mu.Unlock()
+	return r.sim.zones[replica]
+}
 
 func (r *simReplica) close() error {
 	r.sim.alter(func() {
