@@ -18,7 +18,6 @@ import (
 // joins opens a replica of the simulation that is added later.
 func (s *sim) joins(t testing.TB, id uint64, change func(*Options)) *Node {
 	o := s.options(id)
-	o.Address, o.Members, o.Join = fmt.Sprintf("sim:%d", id), nil, true
 	change(&o)
 	return s.open(t, o)
 }

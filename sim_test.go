@@ -34,11 +34,12 @@ type sim struct {
 	faults   simFaults
 	strays   sync.WaitGroup // late proposals that will be committed by themselves
 
-	votes map[uint64]bool   // of each member: whether it votes
-	gone  map[uint64]bool   // members that were removed
-	where map[uint64]string // addresses
-	zones map[uint64]string // in which each says that it is
-	moves uint64            // changes of the members
+	founders uint64
+	votes    map[uint64]bool   // of each member: whether it votes
+	gone     map[uint64]bool   // members that were removed
+	where    map[uint64]string // addresses
+	zones    map[uint64]string // in which each says that it is
+	moves    uint64            // changes of the members
 
 	altered   func(c memberChange)                  // if set, is told of each change of the members; s.mu is held
 	led       func(r *simReplica)                   // if set, is told before a replica is that it leads a new term; s.mu is held
@@ -119,6 +120,7 @@ func newSim(seed uint64, replicas int) *sim {
 		seed:     seed,
 		tries:    make(map[fateOf]uint64),
 		replicas: make(map[uint64]*simReplica),
+		founders: uint64(replicas),
 		votes:    make(map[uint64]bool),
 		gone:     make(map[uint64]bool),
 		where:    make(map[uint64]string),
@@ -126,26 +128,29 @@ func newSim(seed uint64, replicas int) *sim {
 	}
 	for id := uint64(1); id <= uint64(replicas); id++ {
 		s.replicas[id] = &simReplica{sim: s, id: id, down: true}
-		s.votes[id], s.where[id] = true, fmt.Sprintf("sim:%d", id)
+		s.votes[id], s.where[id] = true, simAddress(id)
 	}
 	return s
 }
 
 // options are a node's over this simulation.
 func (s *sim) options(id uint64) Options {
-	s.mu.Lock()
 	members := make(map[uint64]string)
-	for r := range s.replicas {
-		members[r] = s.where[r]
+	for r := uint64(1); r <= s.founders; r++ {
+		members[r] = simAddress(r)
 	}
-	s.mu.Unlock()
+	if id > s.founders {
+		members = nil
+	}
 	start := time.Now()
 	return Options{
-		ReplicaID: id, Address: members[id], Members: members, Dir: "simulated",
+		ReplicaID: id, Address: simAddress(id), Members: members, Join: members == nil, Dir: "simulated",
 		Owner: fmt.Sprintf("owner-%d", id),
 		trust: func() time.Duration { return time.Since(start) + time.Hour },
 	}
 }
+
+func simAddress(id uint64) string { return fmt.Sprintf("sim:%d", id) }
 
 // open opens a node. Opened again, a replica begins a new life with an empty state,
 // and the log is applied to it from the start.
@@ -229,6 +234,11 @@ func (s *sim) voters() []uint64 {
 // everyone. s.mu is held.
 func (s *sim) elect() {
 	defer s.change()
+	for id := range s.gone { // who can be told is
+		if r := s.replicas[id]; r != nil && !r.down && !r.cut && !r.mute && !r.paused {
+			r.ev.refused(ErrRemoved)
+		}
+	}
 	if !s.quorum() {
 		s.leader = 0
 		return
@@ -340,6 +350,26 @@ func (s *sim) logSize() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return uint64(cap(s.log)) * uint64(unsafe.Sizeof(s.log[0]))
+}
+
+// has tells whether a replica was ever opened, isMember and isGone what is of it now.
+func (s *sim) has(id uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.replicas[id] != nil
+}
+
+func (s *sim) isMember(id uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, member := s.votes[id]
+	return member
+}
+
+func (s *sim) isGone(id uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.gone[id]
 }
 
 func (s *sim) moveLeader() {
@@ -565,9 +595,6 @@ func (s *sim) alterMembers(c memberChange) {
 	case removeMember:
 		delete(s.votes, c.replica)
 		s.gone[c.replica] = true
-		if r := s.replicas[c.replica]; r != nil && !r.down {
-			r.ev.refused(ErrRemoved)
-		}
 	}
 	if s.altered != nil {
 		s.altered(c)

@@ -14,7 +14,8 @@ import (
 type script struct {
 	Seed     uint64 `json:"seed"`
 	Replicas int    `json:"replicas"`
-	Rates    []int  `json:"rates"` // of their clocks, in thousandths
+	Spare    int    `json:"spare,omitempty"` // replicas that may be added
+	Rates    []int  `json:"rates"`           // of their clocks, in thousandths
 	steps    []step
 }
 
@@ -97,7 +98,8 @@ func newScript(seed uint64) *script {
 	w := &writer{script: &script{Seed: seed}, rng: rand.New(rand.NewPCG(seed, 0)), down: map[uint64]bool{}}
 	w.Replicas = 3 + w.rng.IntN(5)
 	w.base = 500 + w.rng.IntN(2000*7/8-500)
-	for range w.Replicas {
+	w.Spare = w.rng.IntN(4)
+	for range w.Replicas + w.Spare {
 		w.Rates = append(w.Rates, w.rate())
 	}
 	calm, busy := 20+w.rng.IntN(200), 20+w.rng.IntN(120)
@@ -122,7 +124,7 @@ func (w *writer) add(s step) {
 	w.steps = append(w.steps, s)
 }
 
-func (w *writer) replica() uint64 { return 1 + w.rng.Uint64N(uint64(w.Replicas)) }
+func (w *writer) replica() uint64 { return 1 + w.rng.Uint64N(uint64(w.Replicas+w.Spare)) }
 
 // some is a number from least on, mostly small ones.
 func (w *writer) some(least, most int) int {
@@ -217,7 +219,7 @@ func (w *writer) fault() {
 		s.At, s.On = lasts, on
 		w.add(s)
 	}
-	switch w.rng.IntN(16) {
+	switch w.rng.IntN(18) {
 	case 0, 1:
 		w.add(step{Do: "lead", On: on})
 	case 2, 3:
@@ -247,6 +249,12 @@ func (w *writer) fault() {
 		w.add(step{Do: "rate", On: on, N: w.rate()})
 	case 13:
 		w.add(step{Do: "wall", On: on, N: []int{-3600_000, 3600_000, 0}[w.rng.IntN(3)]})
+	case 14:
+		w.add(step{Do: "remove", On: on, N: int(w.replica()), For: lasts})
+	case 15:
+		if w.Spare > 0 {
+			w.add(step{Do: "enter", On: on, N: w.Replicas + 1 + w.rng.IntN(w.Spare), For: lasts})
+		}
 	default:
 		w.add(step{Do: "weather", Drop: w.some(0, 20), Twice: w.some(0, 40), Late: w.some(0, 40), Skip: w.some(0, 60),
 			Delay: w.some(1, 300)})

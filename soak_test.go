@@ -40,8 +40,8 @@ func play(t *testing.T, s *script) (done map[string]int, broken error) {
 		p.sim.committed, p.sim.reached, p.sim.donor = p.audit.commit, p.audit.reached, p.audit.donor
 		p.sim.led = func(r *simReplica) { p.audit.led(r.id, p.clocks[r.id].Now()) }
 		p.sim.asked = func(r *simReplica, entry []byte) { p.audit.asked(r.id, p.clocks[r.id].Now(), entry) }
-		for id := uint64(1); id <= uint64(s.Replicas); id++ {
-			p.clocks[id] = newSimClock(s.Rates[id-1])
+		for i, rate := range s.Rates {
+			p.clocks[uint64(i+1)] = newSimClock(rate)
 		}
 		for id := uint64(1); id <= uint64(s.Replicas); id++ {
 			p.start(t, id)
@@ -100,7 +100,7 @@ func (p *stage) node(id uint64) *Node {
 
 // do does one step: a fault at once, a call in a goroutine of its own.
 func (p *stage) do(t *testing.T, x step) {
-	if x.On > uint64(p.Replicas) {
+	if x.On > uint64(len(p.Rates)) {
 		return
 	}
 	if p.fault(t, x) {
@@ -127,9 +127,19 @@ func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 func (p *stage) fault(t *testing.T, x step) bool {
 	s, c, r := p.sim, p.clocks[x.On], x.On
 	switch x.Do {
+	case "enter", "remove":
+		if id := uint64(x.N); x.Do == "enter" && p.node(id) == nil && !s.isGone(id) {
+			p.start(t, id) // before it is a member, as it may be
+		}
+		return false
+	}
+	if x.On != 0 && !s.has(r) {
+		return false // it never came
+	}
+	switch x.Do {
 	case "lead":
 		s.alter(func() {
-			if s.replicas[r].connected() && s.leader != r {
+			if s.replicas[r].connected() && s.votes[r] && s.leader != r {
 				s.lead(r)
 			}
 		})
@@ -152,7 +162,7 @@ func (p *stage) fault(t *testing.T, x step) bool {
 	case "crash":
 		p.crash(r)
 	case "start":
-		if p.node(r) == nil {
+		if p.node(r) == nil && !s.isGone(r) {
 			p.start(t, r)
 		}
 	case "sleep":
@@ -204,6 +214,10 @@ func (p *stage) call(x step) bool {
 			got := infoText(info)
 			p.audit.seen(x.Names[0], from, fmt.Sprintf("replica %d shows %q", at, got), func(text string) bool { return text == got })
 		}
+	case "enter":
+		_ = n.AddReplica(ctx, uint64(x.N), simAddress(uint64(x.N)))
+	case "remove":
+		_ = n.RemoveReplica(ctx, uint64(x.N))
 	case "resize":
 		_ = n.Resize(ctx, x.Names[0], x.N)
 	case "yield":
@@ -373,7 +387,7 @@ func acquireFor(ctx context.Context, n *Node, s *Session, x step) (*Hold, error)
 
 // expected checks that an acquire failed for a reason that there was.
 func (p *stage) expected(ctx context.Context, err error) {
-	for _, want := range []error{ErrClosed, ErrSessionExpired, ErrSessionClosed, ErrRevoked, ErrMode, ErrPermits} {
+	for _, want := range []error{ErrClosed, ErrSessionExpired, ErrSessionClosed, ErrRevoked, ErrRemoved, ErrMode, ErrPermits} {
 		if errors.Is(err, want) {
 			return
 		}
@@ -388,25 +402,31 @@ func (p *stage) end(t *testing.T) error {
 	p.sim.alter(func() { p.sim.faults = simFaults{} })
 	for id, c := range p.clocks {
 		c.thaw()
-		if p.node(id) == nil {
+		if p.node(id) == nil && p.sim.isMember(id) {
 			p.start(t, id)
 		}
 	}
 	p.sim.heal()
 	p.clients.Wait()
 	p.sim.strays.Wait()
+	for id := range p.clocks {
+		if !p.sim.isMember(id) {
+			p.crash(id)
+			delete(p.nodes, id)
+		}
+	}
 	if err := p.audit.verdict(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for _, h := range p.holds {
-		if err := h.Release(ctx); err != nil && !errors.Is(err, ErrLost) && !errors.Is(err, ErrClosed) {
+		if err := h.Release(ctx); err != nil && !errors.Is(err, ErrLost) && !errors.Is(err, ErrClosed) && !errors.Is(err, ErrRemoved) {
 			return fmt.Errorf("at the end: release %q: %w", h.Name(), err)
 		}
 	}
 	for _, s := range p.sessions {
-		if err := s.Close(ctx); err != nil && !errors.Is(err, ErrClosed) {
+		if err := s.Close(ctx); err != nil && !errors.Is(err, ErrClosed) && !errors.Is(err, ErrRemoved) {
 			return fmt.Errorf("at the end: close %s: %w", s.ID(), err)
 		}
 	}
