@@ -402,6 +402,7 @@ func TestThoseWhoHaveGoneAreGrantedNothing(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, h.Release(soon(t)))
 		}
+		settled(t, nodes)
 		token := nodes[1].Status().Token
 		s.cut(3, 4, 5)
 		var wg sync.WaitGroup

@@ -12,6 +12,10 @@ import (
 // process_test.go.
 const roleVar = "QUORUMLOCK_TEST_ROLE"
 
+// longVar makes TestProcessesHolderKilledOrStopped use the default TTL, which then takes
+// twice as long, and TestLinearizableReal go on for a minute.
+const longVar = "QUORUMLOCK_TEST_LONG"
+
 // TestMain fails the run if a test left a goroutine. None is ignored.
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVar); role != "" {

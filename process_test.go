@@ -1,3 +1,5 @@
+//go:build linux
+
 package quorumlock
 
 import (
@@ -24,10 +26,6 @@ import (
 // starts itself, and roleVar carries what the child is to be. A child takes orders
 // on its standard input and ends with it. Times are those of one clock, bootTime,
 // which all processes of a machine share.
-
-// longVar makes TestProcessesHolderKilledOrStopped use the default TTL. It then takes
-// twice as long.
-const longVar = "QUORUMLOCK_TEST_LONG"
 
 // maxChildLife ends a child that its parent forgot.
 const maxChildLife = 3 * time.Minute
@@ -433,43 +431,46 @@ func TestProcessesRestartedAndShutDown(t *testing.T) {
 // half a second, also when that process led. A holder that is stopped for longer
 // than its lease finds that out at its first look, and its write is refused.
 func TestProcessesHolderKilledOrStopped(t *testing.T) {
+	t.Parallel()
 	ttl := 5 * time.Second // the shortest at the default election timeout
 	if os.Getenv(longVar) != "" {
 		ttl = DefaultSessionTTL
 	}
 	ps := newProcesses(t, ttl, 0)
-	for _, leads := range []bool{false, true} {
-		name := fmt.Sprintf("holder killed, leads: %v", leads)
-		holder := ps.leader()
-		if !leads {
-			holder = ps.other(holder)
-		}
-		_, waits := ps.hold(holder, ps.other(holder, ps.leader()), name)
-		killed := ps.kill(holder)
-		got := ps.get(waits)
-		t.Logf("%s: the next was granted after %v of a TTL of %v", name, got.At-killed, ttl)
-		require.Less(t, got.At-killed, ttl+500*time.Millisecond)
-		ps.start(holder)
-		ps.ready(holder)
-	}
-
-	leader := ps.leader()
-	holder := ps.other(leader)
-	token, waits := ps.hold(holder, ps.other(holder, leader), "stopped")
-	watch := ps.give(holder, "watch", "stopped")
-	ps.ask(holder, "status", "") // watch has begun
-	ps.signal(holder, syscall.SIGSTOP)
-	got := ps.get(waits)
-	ps.signal(holder, syscall.SIGCONT)
+	waiter := ps.leader() // it lives on, while of two others one is killed and one stopped
+	victim := ps.other(waiter)
+	stopped := ps.other(waiter, victim)
+	_, afterKill := ps.hold(victim, waiter, "killed")
+	token, afterStop := ps.hold(stopped, waiter, "stopped")
+	watch := ps.give(stopped, "watch", "stopped")
+	ps.ask(stopped, "status", "") // watch has begun
+	ps.signal(stopped, syscall.SIGSTOP)
+	killed := ps.kill(victim)
+	ps.followed("a follower", afterKill, killed, ttl)
+	got := ps.get(afterStop)
+	ps.signal(stopped, syscall.SIGCONT)
 	woken := ps.get(watch)
 	t.Logf("stopped for %v; at the first look Hold.Err is %q and ctx.Err is %q", woken.Pause, woken.HoldErr, woken.CtxErr)
 	require.Contains(t, woken.HoldErr, "lost")
 	require.Equal(t, context.Canceled.Error(), woken.CtxErr)
 	require.Equal(t, token, woken.Token)
-
 	var store fencing.MemGuard
 	require.NoError(t, store.Admit(t.Context(), "stopped", got.Token))
 	require.ErrorIs(t, store.Admit(t.Context(), "stopped", woken.Token), fencing.ErrStale)
+	ps.start(victim)
+	ps.ready(victim)
+
+	leader := ps.leader()
+	_, waits := ps.hold(leader, ps.other(leader), "leader killed")
+	ps.followed("the leader", waits, ps.kill(leader), ttl)
+}
+
+// followed waits for the grant to who comes after a process that was killed.
+func (ps *processes) followed(who string, waits <-chan answer, killed, ttl time.Duration) {
+	ps.t.Helper()
+	took := ps.get(waits).At - killed
+	ps.t.Logf("%s killed: the next was granted after %v of a TTL of %v", who, took, ttl)
+	require.Less(ps.t, took, ttl+500*time.Millisecond)
 }
 
 // After all five were killed and started again, tokens go on growing, and what the

@@ -448,6 +448,7 @@ func TestEngineLogPanics(t *testing.T) {
 }
 
 func TestLastWordsAreBounded(t *testing.T) {
+	t.Parallel()
 	stuck := make(chan struct{})
 	defer close(stuck)
 	begun := time.Now()

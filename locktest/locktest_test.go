@@ -145,6 +145,7 @@ var faults = []struct {
 
 // Under each fault and after it, nobody is granted what another still has, and tokens grow.
 func TestNoLockIsGrantedTwice(t *testing.T) {
+	t.Parallel()
 	c := locktest.New(t, locktest.Config{Options: func(o *quorumlock.Options) { o.SessionTTL = 1500 * time.Millisecond }})
 	w := &witness{live: make(map[*quorumlock.Hold]bool)}
 	ctx, cancel := context.WithCancel(t.Context())
