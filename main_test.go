@@ -12,8 +12,8 @@ import (
 // process_test.go.
 const roleVar = "QUORUMLOCK_TEST_ROLE"
 
-// longVar makes TestProcessesHolderKilledOrStopped use the default TTL, which then takes
-// twice as long, and TestLinearizableReal go on for a minute.
+// longVar has some tests take longer: TestProcessesHolderKilledOrStopped with the default
+// TTL, TestLinearizableReal for a minute, TestProcessesAllRestarted with 250 restarts.
 const longVar = "QUORUMLOCK_TEST_LONG"
 
 // TestMain fails the run if a test left a goroutine. None is ignored.
