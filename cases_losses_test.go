@@ -109,6 +109,13 @@ type jammed struct {
 	on *atomic.Bool
 }
 
+type jammedHost struct {
+	engineHost
+	on *atomic.Bool
+}
+
+func (h jammedHost) group(i int) engine { return jammed{h.engineHost.group(i), h.on} }
+
 func (j jammed) propose(ctx context.Context, entry []byte) error {
 	var e wire.Entry
 	if err := wire.DecodeEntry(entry, &e); err != nil {
@@ -133,9 +140,9 @@ func TestRenewalsDoNotWaitBehindCalls(t *testing.T) {
 		for id := range s.replicas {
 			o, err := s.options(id).complete()
 			require.NoError(t, err)
-			n, err := open(o, func(o Options, m stateMachine, ev engineEvents) (engine, identity, error) {
+			n, err := open(o, func(o Options, m []stateMachine, ev engineEvents) (engineHost, identity, error) {
 				e, who, err := s.opener(o, m, ev)
-				return jammed{e, &jam}, who, err
+				return jammedHost{e, &jam}, who, err
 			})
 			require.NoError(t, err)
 			nodes[id] = n

@@ -378,7 +378,7 @@ func TestRefusalCostsNoMoreInALongLine(t *testing.T) {
 				calls.Go(func() { _, _ = nodes[2].Acquire(ctx, "job") })
 			}
 			elapse(time.Second)
-			nodes[2].machine.read(func(f *lockFSM) {
+			nodes[2].groups[0].machine.read(func(f *lockFSM) {
 				n = testing.AllocsPerRun(10, func() { f.heldError(held, "job") })
 			})
 			return n
