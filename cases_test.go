@@ -34,7 +34,7 @@ func inLine(t *testing.T, n *Node, name string, waiters int) {
 // A waiter whose session can no longer be trusted at the moment of its grant is not
 // granted, although the cluster has not ended the session and no timer has run.
 //
-// etcd-io/etcd#11456, #11457, #16221; apache/curator#727
+// etcd-io/etcd#11456, #11457, #16221
 func TestExpiredWaiterIsNotGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(1, 5)
@@ -148,7 +148,7 @@ func TestTrustCountsFromTheSending(t *testing.T) {
 // A holder whose link is cut and healed again and again keeps its lock, as long as
 // each cut is shorter than its trust.
 //
-// cirello-io/dynamolock#14; redisson/redisson#3194, #5698; docker-archive/classicswarm#1545
+// cirello-io/dynamolock#14; redisson/redisson#3194, #5698
 func TestRenewalsResumeAfterEachCut(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
 		held, err := nodes[3].Acquire(soon(t), "job")
@@ -346,7 +346,7 @@ func TestSurvivorsAreGrantedInOrder(t *testing.T) {
 
 // With a thousand waiters a release grants to one of them, in one log entry.
 //
-// hashicorp/consul#7523; CORTX hare#10
+// hashicorp/consul#7523; Seagate/cortx-hare#10
 func TestOneReleaseIsOneGrant(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
 		held, err := nodes[1].Acquire(soon(t), "job")
@@ -381,7 +381,7 @@ func TestOneReleaseIsOneGrant(t *testing.T) {
 
 // A node that was closed sends nothing any more, whatever it held.
 //
-// etcd-io/etcd#17470; redisson/redisson#3521
+// etcd-io/etcd#17470
 func TestClosedNodeIsSilent(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
 		_, err := nodes[1].Acquire(soon(t), "job")
