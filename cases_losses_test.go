@@ -41,6 +41,9 @@ func TestLossSaysWhichWhyAndWhen(t *testing.T) {
 				require.Equal(t, []any{"job", h.Token()}, []any{lost.Name, lost.Token})
 				require.True(t, lost.At.Equal(end.at), "%s, %s: lost at %v, told at %v", what, when, lost.At, end.at)
 			}
+			if when == "cut off" {
+				require.True(t, time.Now().Equal(end.at), "at once: nobody is asked who cannot be reached")
+			}
 			s.heal()
 			elapse(time.Second)
 		}
