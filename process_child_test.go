@@ -25,8 +25,10 @@ const maxChildLife = 3 * time.Minute
 type role struct {
 	ID            uint64
 	Address, Dir  string
+	Cluster       string // "" for the default
 	Members       map[uint64]string
 	TTL, Election time.Duration
+	Snapshots     uint64 // entries between two; 0 for the default
 }
 
 // An order is a call that a child is to make.
@@ -47,6 +49,8 @@ type answer struct {
 
 	Leader uint64 // status
 
+	Trusted time.Duration // last words: until when this process relies on what it holds
+
 	HoldErr, CtxErr string        // watch: at the first look after the pause
 	Pause           time.Duration // watch: how long this process stood still
 }
@@ -59,15 +63,19 @@ func playRole(text string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
+	if r.Snapshots > 0 {
+		tuning.snapshotEntries, tuning.compactionOverhead = r.Snapshots, r.Snapshots/4
+	}
+	c := &child{holds: make(map[string]*Hold), out: json.NewEncoder(os.Stdout)}
 	n, err := Open(Options{
-		ReplicaID: r.ID, Address: r.Address, Dir: r.Dir, Members: r.Members,
-		SessionTTL: r.TTL, ElectionTimeout: r.Election, Logger: testLogger(nil),
+		ReplicaID: r.ID, Address: r.Address, Dir: r.Dir, Members: r.Members, Cluster: r.Cluster,
+		SessionTTL: r.TTL, ElectionTimeout: r.Election, Logger: testLogger(nil), OnFatal: c.lastWords,
 	})
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
+		c.say(answer{Err: err.Error()})
 		return 2
 	}
-	c := &child{n: n, holds: make(map[string]*Hold), out: json.NewEncoder(os.Stdout)}
+	c.n = n
 	in := json.NewDecoder(bufio.NewReader(os.Stdin))
 	for {
 		var o order
@@ -99,10 +107,28 @@ func (c *child) obey(o order) {
 	if err != nil {
 		a.Err = err.Error()
 	}
+	c.say(a)
+}
+
+func (c *child) say(a answer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_ = c.out.Encode(a) // a parent that is gone reads nothing
 }
+
+// lastWords are an answer that nobody asked for.
+func (c *child) lastWords(err error) {
+	a := answer{Err: err.Error(), At: bootTime()}
+	c.mu.Lock()
+	for _, h := range c.holds {
+		a.Trusted = max(a.Trusted, bootTime()+h.Remaining())
+	}
+	c.mu.Unlock()
+	c.say(a)
+}
+
+// harms are orders that hurt the process itself.
+var harms = map[string]func(o order) error{}
 
 func (c *child) do(ctx context.Context, o order, a *answer) error {
 	switch o.Do {
@@ -121,6 +147,9 @@ func (c *child) do(ctx context.Context, o order, a *answer) error {
 		return nil
 	case "release":
 		return c.hold(o.Name).Release(ctx)
+	case "validate":
+		h := c.hold(o.Name)
+		return errors.Join(h.Err(), h.Validate(ctx))
 	case "watch":
 		return c.watch(ctx, c.hold(o.Name), a)
 	case "busy":
@@ -130,6 +159,9 @@ func (c *child) do(ctx context.Context, o order, a *answer) error {
 	case "status":
 		a.Leader = c.n.Status().Leader
 		return nil
+	}
+	if harm := harms[o.Do]; harm != nil {
+		return harm(o)
 	}
 	return errors.New("no such order")
 }

@@ -31,9 +31,10 @@ type replicaProcess struct {
 	cmd  *exec.Cmd
 	in   io.WriteCloser
 	gone chan struct{} // closed when it has ended
+	last chan answer   // its last words
 
 	mu      sync.Mutex
-	last    int
+	orders  int
 	answers map[int]chan answer
 }
 
@@ -46,7 +47,7 @@ type processes struct {
 
 // newProcesses starts five processes and waits until all are ready. Whatever is
 // left of them is killed after the test.
-func newProcesses(t *testing.T, ttl, election time.Duration) *processes {
+func newProcesses(t *testing.T, ttl, election time.Duration, change ...func(r *role)) *processes {
 	t.Helper()
 	ps := &processes{t: t, roles: make(map[uint64]role), running: make(map[uint64]*replicaProcess)}
 	members := make(map[uint64]string)
@@ -54,7 +55,11 @@ func newProcesses(t *testing.T, ttl, election time.Duration) *processes {
 		members[uint64(i+1)] = addr
 	}
 	for id, addr := range members {
-		ps.roles[id] = role{ID: id, Address: addr, Dir: t.TempDir(), Members: members, TTL: ttl, Election: election}
+		r := role{ID: id, Address: addr, Dir: t.TempDir(), Members: members, TTL: ttl, Election: election}
+		for _, f := range change {
+			f(&r)
+		}
+		ps.roles[id] = r
 	}
 	t.Cleanup(func() { ps.kill(ps.ids()...) })
 	ps.start(1, 2, 3, 4, 5)
@@ -84,7 +89,8 @@ func (ps *processes) start(ids ...uint64) {
 		out, err := cmd.StdoutPipe()
 		require.NoError(ps.t, err)
 		require.NoError(ps.t, cmd.Start())
-		p := &replicaProcess{id: id, cmd: cmd, in: in, gone: make(chan struct{}), answers: make(map[int]chan answer)}
+		p := &replicaProcess{id: id, cmd: cmd, in: in, gone: make(chan struct{}), last: make(chan answer, 1), answers: make(map[int]chan answer)}
+		p.answers[0] = p.last
 		ps.running[id] = p
 		go p.listen(out)
 	}
@@ -111,8 +117,8 @@ func (ps *processes) give(id uint64, do, name string) <-chan answer {
 	ps.t.Helper()
 	p := ps.running[id]
 	p.mu.Lock()
-	p.last++
-	o := order{Number: p.last, Do: do, Name: name, Timeout: patience}
+	p.orders++
+	o := order{Number: p.orders, Do: do, Name: name, Timeout: patience}
 	c := make(chan answer, 1)
 	p.answers[o.Number] = c
 	p.mu.Unlock()
