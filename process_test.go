@@ -288,8 +288,8 @@ func TestProcessesRestartedAndShutDown(t *testing.T) {
 	t.Logf("granted after the call of Shutdown, %v", took)
 }
 
-// When a holder's process is killed, the next waiter is granted within the TTL and
-// half a second, also when that process led. A holder that is stopped for longer
+// When a holder's process is killed, the next waiter is granted within the TTL (and two
+// seconds, on a slow machine), also when that process led. A holder that is stopped for longer
 // than its lease finds that out at its first look, and its write is refused.
 func TestProcessesHolderKilledOrStopped(t *testing.T) {
 	t.Parallel()
@@ -331,7 +331,7 @@ func (ps *processes) followed(who string, waits <-chan answer, killed, ttl time.
 	ps.t.Helper()
 	took := ps.get(waits).At - killed
 	ps.t.Logf("%s killed: the next was granted after %v of a TTL of %v", who, took, ttl)
-	require.Less(ps.t, took, ttl+500*time.Millisecond)
+	require.Less(ps.t, took, ttl+2*time.Second, "also on a slow machine")
 }
 
 // A leader that holds a lock, and whose processor is kept so busy that it neither renews
