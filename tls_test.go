@@ -371,3 +371,30 @@ func TestTLSOptions(t *testing.T) {
 	require.ErrorContains(t, err, "TLS.Cert is empty")
 	require.ErrorContains(t, err, "Dir is empty")
 }
+
+// Over TLS, replicas come and go if their certificates name them.
+func TestTLSMembers(t *testing.T) {
+	ca := newCA(t, "ca")
+	named := func(o *Options) {
+		dir := t.TempDir()
+		cert, key, err := ca.Sign(testca.URI(testca.Hosts("any"), fmt.Sprintf("quorumlock://quorumlock/%d", o.ReplicaID)))
+		require.NoError(t, err)
+		require.NoError(t, testca.Write(dir, cert, key, ca.PEM))
+		o.TLS = &TLSFiles{Cert: filepath.Join(dir, testca.Cert), Key: filepath.Join(dir, testca.Key), CA: filepath.Join(dir, testca.CA)}
+	}
+	c := newCluster(t, brisk, named)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	addr := c.joiner(6)
+	o := c.options[6]
+	named(&o)
+	c.options[6] = o
+	require.NoError(t, c.node(1).AddReplica(ctx, 6, addr))
+	c.openNodes(6)
+	require.NoError(t, c.node(6).RemoveReplica(ctx, 1))
+	<-c.node(1).ctx.Done()
+	require.ErrorIs(t, c.node(1).err(), ErrRemoved)
+	c.closeNodes(1)
+	c.awaitMember(6, 6, "it takes the vote", func(m *Member) bool { return m.Voting })
+	goesOn(t, c.nodes)
+}
