@@ -9,7 +9,7 @@ import (
 
 // A group is one Raft group of the cluster, as this process has it: a log with the
 // state that it makes, and what is under way to it from here. Each name belongs to
-// one group.
+// one group, for ever, and so its tokens grow.
 type group struct {
 	n       *Node
 	index   int
@@ -46,13 +46,20 @@ func newGroup(n *Node, index int) *group {
 	}
 	g.stream.init(g.dispatch)
 	g.pulse.init()
+	g.changes.bell = &n.bell
 	g.machine.perform, g.machine.restored = g.perform, g.reconcile
 	g.termCtx, g.termStop = context.WithCancel(n.ctx)
 	return g
 }
 
-// groupOf returns the group of a name.
-func (n *Node) groupOf(name string) *group { return n.groups[0] }
+// groupOf returns the group of a name. Which one that is may never change: the upper
+// bits of its hash tell, since the lower ones tell its page within the group.
+func (n *Node) groupOf(name string) *group {
+	if len(n.groups) == 1 {
+		return n.groups[0]
+	}
+	return n.groups[uint64(hashOf(name))*uint64(len(n.groups))>>32]
+}
 
 // onLeader notes who leads. Calls that wait for an answer of the former leader try
 // again at once.

@@ -289,7 +289,10 @@ func (n *Node) endSession(s *Session, cause error) {
 // another group, is not closed: its holders had no chance to be done, and LockDelay is
 // for that.
 func (p *part) farewell(cause error) wire.Command {
-	if errors.Is(cause, ErrSessionExpired) || errors.Is(cause, ErrRevoked) {
+	if r := (*RevokedError)(nil); errors.As(cause, &r) {
+		return wire.Command{Op: wire.Evict, More: &wire.More{Who: p.id, By: r.By, Reason: r.Reason}}
+	}
+	if errors.Is(cause, ErrSessionExpired) {
 		for _, h := range p.claims {
 			if m := h.more.Load(); m != nil && m.delay+m.minHold > 0 {
 				return wire.Command{Op: wire.Evict, More: &wire.More{Who: p.id}}

@@ -257,6 +257,8 @@ func (t *Transport) examine(payload []byte, dialled uint64) (hello, error) {
 		return h, refuse(CodeReplica, "replica %d answered in place of %d", h.Replica, dialled)
 	case h.Founders != 0 && self.Founders != 0 && h.Founders != self.Founders:
 		return h, refuse(CodeMembers, "it was founded with other members than replica %d", h.Replica)
+	case h.groups() != self.groups():
+		return h, refuse(CodeGroups, "it was founded with %d groups, and replica %d with %d", self.groups(), h.Replica, h.groups())
 	}
 	if err := t.cfg.Book.admit(self.Replica, &h); err != nil {
 		return h, err
