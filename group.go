@@ -52,13 +52,15 @@ func newGroup(n *Node, index int) *group {
 	return g
 }
 
-// groupOf returns the group of a name. Which one that is may never change: the upper
-// bits of its hash tell, since the lower ones tell its page within the group.
+// groupOf returns the group of a name, which may never be another one. The hash is mixed
+// once more, since its lower bits tell the page of the group's table, and the upper
+// ones the place in that page's index: within a group they are to be any.
 func (n *Node) groupOf(name string) *group {
 	if len(n.groups) == 1 {
 		return n.groups[0]
 	}
-	return n.groups[uint64(hashOf(name))*uint64(len(n.groups))>>32]
+	mixed := hashOf(name) * 0x9e3779b1 // 2^32 divided by the golden ratio
+	return n.groups[uint64(mixed)*uint64(len(n.groups))>>32]
 }
 
 // onLeader notes who leads. Calls that wait for an answer of the former leader try

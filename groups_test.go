@@ -39,23 +39,25 @@ func TestGroupOfAName(t *testing.T) {
 	for i := range 8 {
 		n.groups = append(n.groups, &group{index: i})
 	}
-	for name, want := range map[string]int{"a": 6, "job": 6, "invoice/4711": 7, "orders/eu/17": 0, "名前": 5} {
+	for name, want := range map[string]int{"a": 4, "job": 4, "invoice/4711": 0, "orders/eu/17": 3, "名前": 6} {
 		require.Equal(t, want, n.groupOf(name).index, name)
 	}
 	const names = 80_000
 	for _, pattern := range []string{"lock-%d", "order/%08d/lines", "%d"} {
-		counts, used := make([]int, 8), make([]map[int]bool, 8)
+		counts, used, places := make([]int, 8), make([]map[int]bool, 8), make([]map[uint32]bool, 8)
 		for i := range names {
 			name := fmt.Sprintf(pattern, i)
 			g := n.groupOf(name).index
 			if counts[g]++; used[g] == nil {
-				used[g] = make(map[int]bool)
+				used[g], places[g] = make(map[int]bool), make(map[uint32]bool)
 			}
 			used[g][pageOf(hashOf(name))] = true
+			places[g][hashOf(name)>>24] = true
 		}
 		for g, count := range counts {
 			require.InDelta(t, names/8, count, names/80, "%s in group %d", pattern, g)
 			require.Greater(t, len(used[g]), pages*3/4, "%s: pages of group %d", pattern, g)
+			require.Len(t, places[g], 1<<8, "%s: places in the pages of group %d", pattern, g)
 		}
 	}
 }
