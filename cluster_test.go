@@ -42,11 +42,16 @@ func brisk(o *Options) {
 // the test.
 func newCluster(t testing.TB, change ...func(*Options)) *cluster {
 	t.Helper()
+	return newClusterAt(t, freeAddresses(t, 5), change...)
+}
+
+func newClusterAt(t testing.TB, addrs []string, change ...func(*Options)) *cluster {
+	t.Helper()
 	c := &cluster{
 		t: t, options: make(map[uint64]Options), nodes: make(map[uint64]*Node), faults: peer.NewFaults(1),
 	}
 	members := make(map[uint64]string)
-	for i, addr := range freeAddresses(t, 5) {
+	for i, addr := range addrs {
 		members[uint64(i+1)] = addr
 	}
 	for id, addr := range members {

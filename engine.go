@@ -45,6 +45,9 @@ type engineHost interface {
 	// group returns the engine of one group.
 	group(i int) engine
 
+	// unreachable returns to which replicas a connection failed of late, and why.
+	unreachable() map[uint64]error
+
 	// close stops at once and waits until nothing calls a stateMachine any more.
 	// It is idempotent, and safe with calls under way, which fail.
 	close() error

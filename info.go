@@ -274,6 +274,10 @@ type Status struct {
 	Holds     int               // holds and waits of this process
 	Token     fencing.Token     // the last one granted in the cluster, as seen here
 	Err       error             // why this node can do nothing any more, or nil
+	// Unreachable are replicas to which a connection failed within the last minute,
+	// and why: a host that is down, a certificate that is not theirs. Who was not
+	// needed in that time is not among them.
+	Unreachable map[uint64]error
 }
 
 // GroupStatus is what this replica knows of one group of several.
@@ -289,6 +293,7 @@ type GroupStatus struct {
 func (n *Node) Status() Status {
 	s := Status{ReplicaID: n.opts.ReplicaID, Epoch: n.self.Epoch, Ready: n.ready()}
 	s.Members = maps.Clone(n.groups[0].engine.members())
+	s.Unreachable = n.host.unreachable()
 	for i, g := range n.groups {
 		var own GroupStatus
 		own.Leader, own.Term = g.engine.leader()

@@ -334,6 +334,8 @@ func (s *shard) members() map[uint64]string {
 	return all
 }
 
+func (r *replica) unreachable() map[uint64]error { return r.peers.Unreachable() }
+
 // membership asks as barrier does: what it reads next is this replica's own.
 func (s *shard) membership(ctx context.Context) ([]Member, error) {
 	r := s.r

@@ -97,6 +97,8 @@ func (r *replica) connect(o Options, listener net.Listener, book *peer.Book) {
 		Book:     book,
 		Listener: listener,
 		Dial:     o.dialer(),
+		TLS:      o.certificates,
+		Told:     r.where.told,
 		Receive:  r.carrier.receive,
 		Refused:  r.refused,
 		Logger:   r.logger,

@@ -322,8 +322,18 @@ func (a *addresses) Failed(replica uint64, addr string) {
 }
 
 func (a *addresses) candidates(replica uint64) []string {
+	return distinct(a.configured[replica], a.book.Address(replica), a.founded[replica])
+}
+
+// told are the addresses of replica by whose hosts its certificate is judged:
+// never what it said itself, or whoever has a certificate could be any replica.
+func (a *addresses) told(replica uint64) []string {
+	return distinct(a.configured[replica], a.founded[replica])
+}
+
+func distinct(addrs ...string) []string {
 	var all []string
-	for _, addr := range []string{a.configured[replica], a.book.Address(replica), a.founded[replica]} {
+	for _, addr := range addrs {
 		if addr != "" && !slices.Contains(all, addr) {
 			all = append(all, addr)
 		}

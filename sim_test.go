@@ -185,6 +185,8 @@ type simHost []*simReplica
 
 func (h simHost) group(i int) engine { return h[i] }
 
+func (simHost) unreachable() map[uint64]error { return nil }
+
 func (h simHost) close() error {
 	for _, r := range h {
 		r.close()
