@@ -95,8 +95,9 @@ func WithOwner(name string) SessionOption {
 
 // MaxWaits sets how many places in lines the session may have at once: with more,
 // Acquire returns ErrQueueFull at once. A wait for several names has a place in
-// the line of each, and is refused if they would be too many. Default, and for a
-// negative number: any number.
+// the line of each, and is refused if they would be too many. With several groups
+// (Options.Groups) it counts in each of them. Default, and for a negative number: any
+// number.
 func MaxWaits(places int) SessionOption {
 	return func(o *sessionOptions) { o.maxWaits = places }
 }
