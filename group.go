@@ -52,15 +52,21 @@ func newGroup(n *Node, index int) *group {
 	return g
 }
 
-// groupOf returns the group of a name, which may never be another one. The hash is mixed
-// once more, since its lower bits tell the page of the group's table, and the upper
-// ones the place in that page's index: within a group they are to be any.
+// groupOf returns the group of a name.
 func (n *Node) groupOf(name string) *group {
 	if len(n.groups) == 1 {
 		return n.groups[0]
 	}
+	return n.groups[groupOf(name, len(n.groups))]
+}
+
+// groupOf returns to which of so many groups a name belongs, which may never be another
+// one. The hash is mixed once more, since its lower bits tell the page of the group's
+// table, and the upper ones the place in that page's index: within a group they are to
+// be any.
+func groupOf(name string, groups int) int {
 	mixed := hashOf(name) * 0x9e3779b1 // 2^32 divided by the golden ratio
-	return n.groups[uint64(mixed)*uint64(len(n.groups))>>32]
+	return int(uint64(mixed) * uint64(groups) >> 32)
 }
 
 // onLeader notes who leads. Calls that wait for an answer of the former leader try

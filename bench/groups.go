@@ -63,6 +63,9 @@ func restTurn(ctx context.Context, _ system, o order, values map[string]float64)
 		values["idle_cpu_percent"] = 100 * (after - before).Seconds() / time.Since(began).Seconds() / replicas
 	}
 	values["idle_goroutines"] = float64(runtime.NumGoroutine()) / replicas
+	if rss, ok := residentBytes(); ok {
+		values["idle_rss_mb"] = rss / 1e6 / replicas
+	}
 	values["idle_heap_mb"] = heapInUse() / 1e6 / replicas
 	return ctx.Err()
 }
