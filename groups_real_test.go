@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -175,40 +174,26 @@ func TestGroupsDiffer(t *testing.T) {
 // What an idle group costs: no goroutine, and little memory.
 func TestIdleGroupsCostLittle(t *testing.T) {
 	type cost struct{ heap, goroutines int }
-	measure := func(groups int) (got cost, processor time.Duration) {
+	measure := func(groups int) (got cost) {
 		c := newCluster(t, func(o *Options) { o.Groups = groups })
 		for _, id := range c.ids() {
 			require.NoError(t, c.node(id).Do(t.Context(), "job", func(context.Context, fencing.Token) error { return nil }))
 		}
 		settled(t, c.nodes)
+		got.goroutines = runtime.NumGoroutine()
 		eventually(t, "those who began a life have gone", func() bool {
-			was := runtime.NumGoroutine()
-			<-time.After(20 * time.Millisecond)
-			return runtime.NumGoroutine() == was
+			before := got.goroutines
+			got.goroutines = runtime.NumGoroutine()
+			return got.goroutines == before
 		})
-		began := processorTime()
-		<-time.After(idleTime)
-		processor = processorTime() - began
-		got = cost{heapInUse(), runtime.NumGoroutine()}
+		got.heap = heapInUse()
 		c.closeNodes(c.ids()...)
-		return got, processor
+		return got
 	}
 	measure(1) // what is made once
-	one, idleOne := measure(1)
-	more, idleMore := measure(16)
-	each := (more.heap - one.heap) / (15 * 5)
-	t.Logf("1 group: %+v, %.1f %% of a core; 16 groups: %+v, %.1f %%; an idle group: %d bytes", one, percent(idleOne), more, percent(idleMore), each)
-	require.LessOrEqual(t, more.goroutines, one.goroutines+2*5*4, "none for a group, but connections between all of those that may lead one")
-	require.Less(t, each, 1<<19)
-}
-
-const idleTime = 2 * time.Second
-
-func percent(d time.Duration) float64 { return 100 * d.Seconds() / idleTime.Seconds() / 5 }
-
-// processorTime is what this process has used.
-func processorTime() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	few, many := measure(4), measure(16)
+	each := (many.heap - few.heap) / (12 * 5)
+	t.Logf("4 groups: %+v; 16 groups: %+v; an idle group: %d bytes", few, many, each)
+	require.LessOrEqual(t, many.goroutines, few.goroutines+2*5*4, "none for each of 60 groups, but connections between all of those that lead one")
+	require.Less(t, each, 1<<20)
 }

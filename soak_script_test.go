@@ -15,7 +15,7 @@ type script struct {
 	Seed     uint64 `json:"seed"`
 	Replicas int    `json:"replicas"`
 	Groups   int    `json:"groups,omitempty"` // 0 stands for 1
-	Rates    []int  `json:"rates"` // of their clocks, in thousandths
+	Rates    []int  `json:"rates"`            // of their clocks, in thousandths
 	steps    []step
 }
 

@@ -33,7 +33,7 @@ func (b *bench) groupsTurn(ctx context.Context, groups, round int) {
 		return
 	}
 	defer c.end()
-	resting, err := c.ask(ctx, order{Do: "rest", Warm: b.plan.idle / 4, For: b.plan.idle})
+	resting, err := c.ask(ctx, order{Do: "rest", Warm: b.plan.turn / 2, For: b.plan.turn})
 	if err != nil {
 		b.note(r, err)
 		return
