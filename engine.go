@@ -100,8 +100,8 @@ type engineEvents struct {
 	// (replica 0) that there is none.
 	leader func(group int, replica, term uint64)
 	// refused is called when peers will not talk to this replica, or it was removed,
-	// with an error that matches ErrWiped, ErrMembers or ErrRemoved. The replica is
-	// then of no use.
+	// with an error that matches ErrWiped, ErrMembers, ErrGroups or ErrRemoved. The
+	// replica is then of no use.
 	refused func(err error)
 	// members is called when the membership may have changed.
 	members func()

@@ -20,12 +20,12 @@ func (r *replica) probe(members map[uint64]string) error {
 			return fmt.Errorf("%w (%w)", r.dir.removedError(), refusal)
 		case refusal.Code == peer.CodeWiped && refusal.By != r.id:
 			return r.wipedError(refusal)
-		case refusal.Code == peer.CodeMembers:
+		case refusal.Code == peer.CodeMembers, refusal.Code == peer.CodeGroups:
 			disagree = append(disagree, refusal)
 		}
 	}
 	if n := len(disagree); n > 0 && n >= len(welcome) {
-		return r.membersError(disagree[0])
+		return r.foundedError(disagree[0])
 	}
 	return nil
 }
@@ -36,7 +36,12 @@ func (r *replica) wipedError(refusal *peer.Refusal) error {
 		"that was never used, and start that replica with Join and an empty directory", ErrWiped, refusal, r.dir.path, r.id, r.id)
 }
 
-func (r *replica) membersError(refusal *peer.Refusal) error {
+// foundedError is for a replica that was founded in another way than others.
+func (r *replica) foundedError(refusal *peer.Refusal) error {
+	if refusal.Code == peer.CodeGroups {
+		return fmt.Errorf("%w: %w. All replicas need the same Options.Groups from their first start on; "+
+			"empty the directories of those that had it wrong and never took part", ErrGroups, refusal)
+	}
 	return fmt.Errorf("%w: %w. This one was founded with %v: all founders need the same Members "+
 		"from their first start on; empty the directories of those that had it wrong and never took part",
 		ErrMembers, refusal, ids(r.dir.marker.Founders))
@@ -54,7 +59,7 @@ func (r *replica) refused(refusal *peer.Refusal) {
 	if !of || refusal.Code == peer.CodeRemoved {
 		return
 	}
-	tell, err := r.judge(refusal, r.shards[0].members())
+	tell, err := r.judge(refusal)
 	if err == nil {
 		return
 	}
@@ -66,12 +71,13 @@ func (r *replica) refused(refusal *peer.Refusal) {
 
 // judge returns what is to be reported, once, and to whom. One peer that knows another
 // storage of this replica is enough. Of those founded with other members it
-// takes most founders that are still members, else one mistaken replica would stop all
-// the others.
-func (r *replica) judge(refusal *peer.Refusal, members map[uint64]string) (tell func(error), err error) {
+// takes most founders that were not removed, else one mistaken replica would stop all
+// the others. (Who is a member by the log is not asked: just after a start that is what
+// once was.)
+func (r *replica) judge(refusal *peer.Refusal) (tell func(error), err error) {
 	others := 0
 	for id := range r.dir.marker.Founders {
-		if _, present := members[id]; present && id != r.id {
+		if id != r.id && !r.where.book.Removed(id) {
 			others++
 		}
 	}
@@ -91,11 +97,11 @@ func (r *replica) judge(refusal *peer.Refusal, members map[uint64]string) (tell 
 			r.wiped = true
 			return r.events.refused, r.wipedError(refusal)
 		}
-	case peer.CodeMembers:
+	case peer.CodeMembers, peer.CodeGroups:
 		before := len(r.refusers)
 		r.refusers[refusal.By] = true
 		if after := len(r.refusers); 2*before <= others && 2*after > others {
-			return r.events.refused, r.membersError(refusal)
+			return r.events.refused, r.foundedError(refusal)
 		}
 	}
 	return nil, nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lni/dragonboat/v4"
 	"github.com/lni/dragonboat/v4/config"
+	"github.com/lni/dragonboat/v4/raftio"
 	"github.com/lni/dragonboat/v4/statemachine"
 	"github.com/lni/vfs"
 
@@ -86,7 +87,7 @@ func (r *replica) connect(o Options, listener net.Listener, book *peer.Book) {
 	m := r.dir.marker
 	configured := map[uint64]string{r.id: o.Address}
 	maps.Copy(configured, o.Members)
-	r.where = &addresses{configured: configured, book: book, founded: m.Founders, known: make(map[uint64]string), turn: make(map[uint64]int),
+	r.where = &addresses{configured: configured, book: book, founded: m.Founders, known: make(map[raftio.NodeInfo]string), turn: make(map[uint64]int),
 		left: make(map[uint64]bool), moved: make(chan struct{}, 1)}
 	r.carrier = &carrier{self: r.id, shards: uint64(len(r.shards)), dir: r.where, proposed: r.proposed}
 	r.self = peer.Identity{
@@ -99,6 +100,7 @@ func (r *replica) connect(o Options, listener net.Listener, book *peer.Book) {
 		Address:  o.Address,
 		Zone:     o.Zone,
 		NoVote:   o.NonVoting,
+		Groups:   m.Groups,
 	}
 	r.peers = peer.New(peer.Config{
 		Self:     r.self,

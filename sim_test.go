@@ -34,12 +34,13 @@ type sim struct {
 	faults   simFaults
 	strays   sync.WaitGroup // late proposals that will be committed by themselves
 
-	founders uint64
-	votes    map[uint64]bool   // of each member: whether it votes
-	gone     map[uint64]bool   // members that were removed
-	where    map[uint64]string // addresses
-	zones    map[uint64]string // in which each says that it is
-	moves    uint64            // changes of the members
+	others []*sim // of the other groups, if there are several: each has a log and a leader of its own
+	first  uint64 // the replica that leads first
+	peers  *simPeers
+
+	votes map[uint64]bool // of each member: whether it votes
+	gone  map[uint64]bool // members that were removed
+	moves uint64          // changes of the members
 
 	altered   func(c memberChange)                  // if set, is told of each change of the members; s.mu is held
 	led       func(r *simReplica)                   // if set, is told before a replica is that it leads a new term; s.mu is held
@@ -99,6 +100,7 @@ type simReplica struct {
 	id       uint64
 	m        stateMachine
 	ev       engineEvents
+	onLeader func(leader, term uint64)
 	epoch    uint64
 	applied  int // how many entries
 	barriers uint64
@@ -120,15 +122,14 @@ func newSim(seed uint64, replicas int) *sim {
 		seed:     seed,
 		tries:    make(map[fateOf]uint64),
 		replicas: make(map[uint64]*simReplica),
-		founders: uint64(replicas),
 		votes:    make(map[uint64]bool),
 		gone:     make(map[uint64]bool),
-		where:    make(map[uint64]string),
-		zones:    make(map[uint64]string),
+		peers: &simPeers{founders: uint64(replicas), groups: 1, where: make(map[uint64]string), zones: make(map[uint64]string),
+			left: make(map[uint64]int)},
 	}
 	for id := uint64(1); id <= uint64(replicas); id++ {
 		s.replicas[id] = &simReplica{sim: s, id: id, down: true}
-		s.votes[id], s.where[id] = true, simAddress(id)
+		s.votes[id], s.peers.where[id] = true, simAddress(id)
 	}
 	return s
 }
@@ -136,10 +137,10 @@ func newSim(seed uint64, replicas int) *sim {
 // options are a node's over this simulation.
 func (s *sim) options(id uint64) Options {
 	members := make(map[uint64]string)
-	for r := uint64(1); r <= s.founders; r++ {
+	for r := uint64(1); r <= s.peers.founders; r++ {
 		members[r] = simAddress(r)
 	}
-	if id > s.founders {
+	if id > s.peers.founders {
 		members = nil
 	}
 	start := time.Now()
@@ -176,23 +177,112 @@ func (s *sim) openAll(t testing.TB) map[uint64]*Node {
 }
 
 func (s *sim) opener(o Options, m []stateMachine, ev engineEvents) (engineHost, identity, error) {
+	var host simHost
+	for i, own := range s.all(len(m)) {
+		host = append(host, own.openReplica(o.ReplicaID, m[i], ev, func(leader, term uint64) { ev.leader(i, leader, term) }))
+	}
+	s.peers.note(func(p *simPeers) { p.zones[o.ReplicaID] = o.Zone })
+	return host, identity{epoch: host[0].epoch}, nil
+}
+
+// all returns the simulations of all groups, which are so many.
+func (s *sim) all(groups int) []*sim {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.others) < groups-1 {
+		founders := int(s.peers.founders)
+		own := newSim(s.seed+uint64(len(s.others))+1, founders)
+		own.first, own.faults, own.peers = uint64((len(s.others)+1)%founders), s.faults, s.peers
+		s.others = append(s.others, own)
+		s.peers.note(func(p *simPeers) { p.groups++ })
+	}
+	return append([]*sim{s}, s.others...)
+}
+
+// each does something to the simulations of all groups.
+func (s *sim) each(f func(*sim)) {
+	for _, own := range s.all(1) {
+		f(own)
+	}
+}
+
+// A simHost has a replica's part in each group.
+type simHost []*simReplica
+
+func (h simHost) group(i int) engine { return h[i] }
+
+// introduce tells everybody at once.
+func (h simHost) introduce(_ context.Context, replica uint64, address string) error {
+	h[0].sim.peers.note(func(p *simPeers) { p.where[replica] = address })
+	return nil
+}
+
+func (h simHost) alive(_ context.Context, m membership) map[uint64]bool {
+	s := h[0].sim
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	alive := make(map[uint64]bool)
+	for _, member := range m.members {
+		if other := s.replicas[member.ID]; other != nil && !other.down && !other.cut {
+			alive[member.ID] = true
+		}
+	}
+	return alive
+}
+
+func (h simHost) zone(replica uint64) (zone string) {
+	h[0].sim.peers.note(func(p *simPeers) { zone = p.zones[replica] })
+	return zone
+}
+
+// simPeers is what replicas know of each other beside the logs of the groups.
+type simPeers struct {
+	mu       sync.Mutex // after that of any sim
+	founders uint64
+	groups   int
+	where    map[uint64]string // addresses
+	zones    map[uint64]string // in which each says that it is
+	left     map[uint64]int    // from how many groups each was removed
+}
+
+func (p *simPeers) note(f func(*simPeers)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f(p)
+}
+
+// removed tells whether a replica was removed from all groups.
+func (p *simPeers) removed(id uint64) (yes bool) {
+	p.note(func(p *simPeers) { yes = p.left[id] == p.groups })
+	return yes
+}
+
+func (simHost) unreachable() map[uint64]error { return nil }
+
+func (h simHost) close() error {
+	for _, r := range h {
+		r.close()
+	}
+	return nil
+}
+
+func (s *sim) openReplica(id uint64, m stateMachine, ev engineEvents, leader func(leader, term uint64)) *simReplica {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// A life of its own: calls of the former one may still be under way.
-	former := s.replicas[o.ReplicaID]
+	former := s.replicas[id]
 	if former == nil { // it joins
-		former = &simReplica{id: o.ReplicaID}
+		former = &simReplica{id: id}
 	}
 	r := &simReplica{
-		sim: s, id: former.id, m: m[0], ev: ev, epoch: former.epoch + 1,
+		sim: s, id: former.id, m: m, ev: ev, onLeader: leader, epoch: former.epoch + 1,
 		cut: former.cut, mute: former.mute, paused: former.paused, closed: make(chan struct{}),
 	}
 	s.replicas[r.id] = r
-	s.zones[r.id] = o.Zone
 	r.applier.Add(1)
 	go r.applyLoop(r.closed)
 	s.elect()
-	return r, identity{epoch: r.epoch}, nil
+	return r
 }
 
 // change announces a change. s.mu is held.
@@ -206,8 +296,6 @@ func (r *simReplica) connected() bool {
 	_, member := r.sim.votes[r.id]
 	return !r.down && !r.cut && member
 }
-
-func (r *simReplica) group(int) engine { return r }
 
 func (s *sim) quorum() bool {
 	up, voters := 0, s.voters()
@@ -235,7 +323,7 @@ func (s *sim) voters() []uint64 {
 func (s *sim) elect() {
 	defer s.change()
 	for id := range s.gone { // who can be told is
-		if r := s.replicas[id]; r != nil && !r.down && !r.cut && !r.mute && !r.paused {
+		if r := s.replicas[id]; r != nil && !r.down && !r.cut && !r.mute && !r.paused && s.peers.removed(id) {
 			r.ev.refused(ErrRemoved)
 		}
 	}
@@ -252,7 +340,10 @@ func (s *sim) elect() {
 
 // newLeader lets another replica lead than except. s.mu is held.
 func (s *sim) newLeader(except uint64) {
-	for _, id := range s.voters() {
+	voters := s.voters()
+	n := uint64(len(voters))
+	for i := range n {
+		id := voters[(s.first+i)%n]
 		if id != except && s.replicas[id].connected() {
 			s.leader = id
 			break
@@ -292,12 +383,17 @@ func (s *sim) tell() {
 				r.term = s.term
 				s.led(r)
 			}
-			r.ev.leader(0, s.leader, s.term)
+			r.onLeader(s.leader, s.term)
 		}
 	}
 }
 
-// alter changes the simulation.
+// alterAll changes the simulations of all groups in the same way.
+func (s *sim) alterAll(f func(s *sim)) {
+	s.each(func(s *sim) { s.alter(func() { f(s) }) })
+}
+
+// alter changes the simulation of one group.
 func (s *sim) alter(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -313,7 +409,7 @@ func (s *sim) length() int {
 }
 
 func (s *sim) cut(ids ...uint64) {
-	s.alter(func() {
+	s.alterAll(func(s *sim) {
 		for _, id := range ids {
 			s.replicas[id].cut = true
 		}
@@ -321,7 +417,7 @@ func (s *sim) cut(ids ...uint64) {
 }
 
 func (s *sim) heal() {
-	s.alter(func() {
+	s.alterAll(func(s *sim) {
 		for _, r := range s.replicas {
 			r.cut, r.mute, r.paused = false, false, false
 		}
@@ -329,11 +425,11 @@ func (s *sim) heal() {
 }
 
 func (s *sim) pause(id uint64, paused bool) {
-	s.alter(func() { s.replicas[id].paused = paused })
+	s.alterAll(func(s *sim) { s.replicas[id].paused = paused })
 }
 
 func (s *sim) mute(id uint64, mute bool) {
-	s.alter(func() { s.replicas[id].mute = mute })
+	s.alterAll(func(s *sim) { s.replicas[id].mute = mute })
 }
 
 // forget lets go of the entries, once every replica has applied them. No replica may
@@ -352,24 +448,27 @@ func (s *sim) logSize() uint64 {
 	return uint64(cap(s.log)) * uint64(unsafe.Sizeof(s.log[0]))
 }
 
-// has tells whether a replica was ever opened, isMember and isGone what is of it now.
+// has tells whether a replica was ever opened.
 func (s *sim) has(id uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.replicas[id] != nil
 }
 
-func (s *sim) isMember(id uint64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, member := s.votes[id]
-	return member
-}
-
-func (s *sim) isGone(id uint64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.gone[id]
+// memberships tells of how many groups a replica is a member, and from how many it was
+// removed.
+func (s *sim) memberships(id uint64) (in, out int) {
+	s.each(func(s *sim) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if _, member := s.votes[id]; member {
+			in++
+		}
+		if s.gone[id] {
+			out++
+		}
+	})
+	return in, out
 }
 
 func (s *sim) moveLeader() {
@@ -539,12 +638,10 @@ func (r *simReplica) members() map[uint64]string {
 	defer r.sim.mu.Unlock()
 	members := make(map[uint64]string)
 	for _, id := range r.sim.voters() {
-		members[id] = r.sim.where[id]
+		r.sim.peers.note(func(p *simPeers) { members[id] = p.where[id] })
 	}
 	return members
 }
-
-func (r *simReplica) unreachable() map[uint64]error { return nil }
 
 func (r *simReplica) membership(ctx context.Context) (membership, error) {
 	if err := r.barrier(ctx); err != nil {
@@ -555,7 +652,9 @@ func (r *simReplica) membership(ctx context.Context) (membership, error) {
 	defer s.mu.Unlock()
 	m := membership{removed: maps.Clone(s.gone), heard: make(map[uint64]bool), last: s.moves}
 	for id, votes := range s.votes {
-		m.members = append(m.members, Member{ID: id, Address: s.where[id], Zone: s.zones[id], Voting: votes})
+		s.peers.note(func(p *simPeers) {
+			m.members = append(m.members, Member{ID: id, Address: p.where[id], Zone: p.zones[id], Voting: votes})
+		})
 		m.heard[id] = s.replicas[id] != nil
 	}
 	return m, nil
@@ -595,6 +694,7 @@ func (s *sim) alterMembers(c memberChange) {
 	case removeMember:
 		delete(s.votes, c.replica)
 		s.gone[c.replica] = true
+		s.peers.note(func(p *simPeers) { p.left[c.replica]++ })
 	}
 	if s.altered != nil {
 		s.altered(c)
@@ -607,38 +707,12 @@ func (s *sim) alterMembers(c memberChange) {
 	}
 }
 
-func (r *simReplica) introduce(_ context.Context, replica uint64, address string) error {
-	r.sim.mu.Lock()
-	defer r.sim.mu.Unlock()
-	r.sim.where[replica] = address
-	return nil
-}
-
-func (r *simReplica) alive(_ context.Context, m membership) map[uint64]bool {
-	r.sim.mu.Lock()
-	defer r.sim.mu.Unlock()
-	alive := make(map[uint64]bool)
-	for _, member := range m.members {
-		if other := r.sim.replicas[member.ID]; other != nil && other.connected() {
-			alive[member.ID] = true
-		}
-	}
-	return alive
-}
-
-func (r *simReplica) zone(replica uint64) string {
-	r.sim.mu.Lock()
-	defer r.sim.mu.Unlock()
-	return r.sim.zones[replica]
-}
-
-func (r *simReplica) close() error {
+func (r *simReplica) close() {
 	r.sim.alter(func() {
 		r.down = true
 		close(r.closed)
 	})
 	r.applier.Wait()
-	return nil
 }
 
 // applyLoop applies the log as it grows, a few entries at a time, now and then by a

@@ -14,8 +14,9 @@ import (
 type script struct {
 	Seed     uint64 `json:"seed"`
 	Replicas int    `json:"replicas"`
-	Spare    int    `json:"spare,omitempty"` // replicas that may be added
-	Rates    []int  `json:"rates"`           // of their clocks, in thousandths
+	Spare    int    `json:"spare,omitempty"`  // replicas that may be added
+	Groups   int    `json:"groups,omitempty"` // 0 stands for 1
+	Rates    []int  `json:"rates"`            // of their clocks, in thousandths
 	steps    []step
 }
 
@@ -97,6 +98,9 @@ const longest = 15_000
 func newScript(seed uint64) *script {
 	w := &writer{script: &script{Seed: seed}, rng: rand.New(rand.NewPCG(seed, 0)), down: map[uint64]bool{}}
 	w.Replicas = 3 + w.rng.IntN(5)
+	if w.Seed%3 == 0 {
+		w.Groups = 3
+	}
 	w.base = 500 + w.rng.IntN(2000*7/8-500)
 	w.Spare = w.rng.IntN(4)
 	for range w.Replicas + w.Spare {

@@ -41,6 +41,7 @@ type Identity struct {
 	Epoch    uint64  // how often its directory was opened
 	Life     uint64  // drawn at random each time, since an old copy counts on from where it was
 	Address  string  // where it is dialled
+	Groups   int     // Raft groups that the cluster was founded with; 0 stands for 1
 	Zone     string  // what fails together with it; for people, and for those who place replicas
 	NoVote   bool    // it wants no vote
 }
@@ -101,6 +102,8 @@ const (
 	// CodeCertificate: the other's TLS certificate is not that of the replica
 	// which it says it is.
 	CodeCertificate
+	// CodeGroups: the other was founded with another number of groups.
+	CodeGroups
 	// CodeRemoved: the other was removed from the cluster.
 	CodeRemoved
 )
@@ -134,6 +137,7 @@ func (h *hello) encode() []byte {
 		b = binary.BigEndian.AppendUint64(b, s.replica)
 		b = append(b, s.storage[:]...)
 	}
+	b = binary.BigEndian.AppendUint16(b, uint16(h.groups()))
 	b = appendString(b, h.Zone)
 	b = appendBool(b, h.NoVote)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(h.news)))
@@ -156,6 +160,9 @@ func (n news) append(b []byte) []byte {
 	b = appendString(b, n.zone)
 	return appendBool(b, n.noVote)
 }
+
+// groups is how many groups there are: one where none was said.
+func (i *Identity) groups() int { return max(i.Groups, 1) }
 
 // decodeHello reads a greeting. Bytes behind the known fields are a newer
 // version's additions, and ignored. The protocol version comes back even when
@@ -183,6 +190,9 @@ func decodeHello(b []byte) (h hello, version uint16, err error) {
 		s.replica = r.uint64()
 		copy(s.storage[:], r.bytes(16))
 		h.roster = append(h.roster, s)
+	}
+	if len(r.b) > 0 { // a version that knew one group only did not say so
+		h.Groups = int(r.uint16())
 	}
 	if len(r.b) > 0 {
 		h.decodeMore(&r)

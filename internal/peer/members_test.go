@@ -158,7 +158,7 @@ func TestHeardOf(t *testing.T) {
 func TestGreetingLengths(t *testing.T) {
 	h := hello{Identity: Identity{Cluster: "c", Replica: 1, Storage: Storage{1}, Address: "a:1"}, to: 2}
 	raw := h.encode()
-	old, _, err := decodeHello(raw[:len(raw)-len("\x00\x00")-1-2-2])
+	old, _, err := decodeHello(raw[:len(raw)-2-2-1-2-2])
 	require.NoError(t, err)
 	require.Equal(t, h, old)
 
@@ -172,7 +172,7 @@ func TestGreetingLengths(t *testing.T) {
 			gone[10_000+id] = true
 		}
 	}))
-	h.Cluster, h.Address = string(make([]byte, maxCluster)), string(make([]byte, maxAddress))
+	h.Groups, h.Cluster, h.Address = 3, string(make([]byte, maxCluster)), string(make([]byte, maxAddress))
 	book.tell(&h, func(uint64) time.Duration { return -1 })
 	raw = h.encode()
 	require.Less(t, len(raw), maxGreeting)
