@@ -23,7 +23,7 @@ func (c *cluster) joiner(id uint64) (address string) {
 	return o.Address
 }
 
-// member waits until node id shows a member as want says.
+// awaitMember waits until node asked shows a member as want says.
 func (c *cluster) awaitMember(asked, id uint64, what string, want func(m *Member) bool) {
 	c.t.Helper()
 	eventually(c.t, what, func() bool {
@@ -31,6 +31,17 @@ func (c *cluster) awaitMember(asked, id uint64, what string, want func(m *Member
 		defer cancel()
 		m, err := c.node(asked).groups[0].membership(ctx)
 		return err == nil && want(m.member(id))
+	})
+}
+
+// awaitDead waits until no member that node asked can ask has heard another of late.
+func (c *cluster) awaitDead(asked, id uint64) {
+	c.t.Helper()
+	eventually(c.t, "it is taken for dead", func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		m, err := c.node(asked).groups[0].membership(ctx)
+		return err == nil && !c.node(asked).host.alive(ctx, m)[id]
 	})
 }
 
@@ -102,7 +113,7 @@ func TestMembersAddAndRemove(t *testing.T) {
 // A dead replica is replaced in one call, which says how far it is.
 func TestMembersReplace(t *testing.T) {
 	zones := map[uint64]string{1: "a", 2: "a", 3: "b", 4: "b", 5: "c"}
-	c := newCluster(t, brisk, func(o *Options) { o.Zone = zones[o.ReplicaID] })
+	c := newCluster(t, brisk, func(o *Options) { o.Zone, o.Groups = zones[o.ReplicaID], 3 })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	addr := c.joiner(6)
@@ -115,10 +126,7 @@ func TestMembersReplace(t *testing.T) {
 	require.ErrorIs(t, c.node(asked).ReplaceReplica(ctx, dead, 6, addr), ErrReplicaAlive)
 	require.Len(t, c.node(asked).Status().Members, 5)
 	c.closeNodes(dead)
-	eventually(t, "it is taken for dead", func() bool {
-		alive := c.node(asked).host.alive(ctx, membership{members: []Member{{ID: dead}, {ID: c.leader()}}})
-		return !alive[dead]
-	})
+	c.awaitDead(asked, dead)
 	short, stop := context.WithCancel(ctx)
 	defer stop()
 	var steps []string
@@ -142,7 +150,14 @@ func TestMembersReplace(t *testing.T) {
 	c.options[6] = o
 	steps = nil
 	replaced := make(chan error, 1)
-	go func() { replaced <- c.node(c.ids()[0]).ReplaceReplica(ctx, dead, 6, addr, note) }()
+	replace := func(n *Node, dead, id uint64, addr string, opts ...ChangeOption) {
+		err := n.ReplaceReplica(ctx, dead, id, addr, opts...)
+		if err != nil {
+			t.Errorf("replace %d by %d: %v", dead, id, err) // while the new one is waited for
+		}
+		replaced <- err
+	}
+	go replace(c.node(c.ids()[0]), dead, 6, addr, note)
 	c.openNodes(6)
 	require.NoError(t, <-replaced)
 	require.Equal(t, []string{"removed", "added"}, steps[:2])
@@ -164,11 +179,9 @@ func TestMembersReplace(t *testing.T) {
 	err = wiped.Ready(ctx)
 	require.ErrorIs(t, err, ErrWiped)
 	require.ErrorContains(t, err, "ReplaceReplica(ctx, 6, id, address)")
-	eventually(t, "it is taken for dead", func() bool {
-		return !c.node(asked).host.alive(ctx, membership{members: []Member{{ID: 6}, {ID: c.leader()}}})[6]
-	})
+	c.awaitDead(asked, 6)
 	addr = c.joiner(7)
-	go func() { replaced <- c.node(asked).ReplaceReplica(ctx, 6, 7, addr) }()
+	go replace(c.node(asked), 6, 7, addr)
 	c.openNodes(7)
 	require.NoError(t, <-replaced)
 	goesOn(t, c.nodes)
@@ -177,7 +190,7 @@ func TestMembersReplace(t *testing.T) {
 // One by one all founders are replaced while a lock is fought over; then those who came
 // later are all restarted, with nothing to know each other by but what they were told.
 func TestMembersAllReplaced(t *testing.T) {
-	c := newCluster(t, brisk)
+	c := newCluster(t, brisk, func(o *Options) { o.Groups = 2 })
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	var fights errgroup.Group
