@@ -128,6 +128,10 @@ func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, error) {
 		n.stats.refused(RefusalBusy)
 		return nil, ErrBusy
 	}
+	if err := n.quotas.admit(s, &r, wait); err != nil {
+		n.stats.refused(RefusalQuota)
+		return nil, err
+	}
 	h := &Hold{session: s, name: r.name, wait: wait, limit: r.terms.maxWaiters}
 	if !r.terms.plain() || len(r.names) > 0 || s.maxWaits != anyNumber {
 		h.more.Store(newHoldMore(r))
@@ -231,6 +235,7 @@ func (n *Node) endClaim(h *Hold, cause error) {
 // forgetClaim forgets a claim of which nothing is left in the cluster. n.mu is held.
 func (n *Node) forgetClaim(h *Hold) {
 	n.stats.forgotten(h)
+	n.quotas.forgotten(h)
 	delete(h.session.claims, h.seq)
 	h.forgotten = true
 	h.wake()

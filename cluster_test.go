@@ -225,6 +225,9 @@ func settled(t testing.TB, nodes map[uint64]*Node) {
 func leftOver(nodes map[uint64]*Node) string {
 	var first *remains
 	for id, n := range nodes {
+		if wrong := n.miscounted(); wrong != "" {
+			return fmt.Sprintf("node %d: %s", id, wrong)
+		}
 		if !n.idle() {
 			n.mu.Lock()
 			defer n.mu.Unlock()

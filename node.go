@@ -55,6 +55,7 @@ type Node struct {
 	answers               []chan struct{} // empty, of calls that have had their answer
 	lastSession, lastHold uint64          // the last numbers given out
 	stats                 *stats          // nil while nobody has asked for them
+	quotas                *quotas         // nil if there are none
 }
 
 // Open starts this replica and returns at once: the node is there, and its calls
@@ -86,6 +87,7 @@ func open(opts Options, openEngine opener) (*Node, error) {
 		sessions: make(map[uint64]*Session),
 		judge:    sessions.Judge{Stall: opts.ElectionTimeout / 2},
 	}
+	n.quotas = newQuotas(n, opts.Quotas)
 	n.stream.init()
 	n.pulse.init()
 	n.machine.perform, n.machine.restored = n.perform, n.reconcile
@@ -188,7 +190,7 @@ func (n *Node) onLeader(replica, term uint64) {
 // and either ErrHeld (a *HeldError that tells who has it) or, when no majority
 // answered, ErrNoQuorum. A lock that was granted at the very moment is returned.
 // Other errors match ErrName, ErrMode, ErrPermits, ErrDuration, ErrQueueFull,
-// ErrBusy, ErrSessionExpired or ErrClosed.
+// ErrBusy, ErrQuota, ErrSessionExpired or ErrClosed.
 func (n *Node) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Hold, error) {
 	return n.onOwnSession(ctx, []string{name}, true, opts)
 }

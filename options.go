@@ -96,6 +96,10 @@ type Options struct {
 	// be renewed for half of the time for which it can be trusted: its locks
 	// will be lost at until unless a renewal succeeds before.
 	OnJeopardy func(s *Session, until time.Time)
+	// Quotas bound what the callers of this process may ask for; Acquire returns
+	// ErrQuota beyond them. At most one for the same names and scope. They are this
+	// process's own: other replicas may have others. Default: none.
+	Quotas []Quota
 
 	clock  clock.Clock  // tests: the time source of the node's loops
 	trust  trustClock   // tests: the clock by which a holder judges its own lease
@@ -135,6 +139,7 @@ func (o Options) complete() (Options, error) {
 	if err := checkTTL(o.SessionTTL, o.ElectionTimeout); err != nil {
 		fault("SessionTTL is %w", err)
 	}
+	o.checkQuotas(fault)
 	if len(faults) > 0 {
 		return Options{}, fmt.Errorf("%w: %w", ErrOptions, errors.Join(faults...))
 	}
@@ -167,7 +172,7 @@ func (o *Options) fillDefaults() {
 	if o.trust == nil {
 		o.trust = trustClockFor(o.clock)
 	}
-	o.Members = maps.Clone(o.Members)
+	o.Members, o.Quotas = maps.Clone(o.Members), slices.Clone(o.Quotas)
 }
 
 func (o *Options) checkMembers(fault func(string, ...any)) {

@@ -173,6 +173,7 @@ func (n *Node) grant(h *Hold, name string, token fencing.Token) {
 func (n *Node) hand(h *Hold, token fencing.Token) {
 	n.stats.leavesLine(h)
 	n.stats.granted(h)
+	n.quotas.granted(h)
 	h.token = token
 	h.tell()
 }

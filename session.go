@@ -42,6 +42,7 @@ type Session struct {
 	claims   map[uint64]*Hold // every acquisition of which something may be left
 	timer    *clock.Timer     // wakes at the next moment at which trust may be in doubt
 	troubled bool             // OnJeopardy was called since the last renewal
+	quota    []usage          // of the quotas that are per session
 }
 
 type sessionState uint8
@@ -160,6 +161,7 @@ func (n *Node) beginSession(o sessionOptions) (*Session, error) {
 		claims:  make(map[uint64]*Hold),
 
 		maxWaits: anyNumber,
+		quota:    n.quotas.ofSession(),
 	}
 	if o.maxWaits >= 0 {
 		s.maxWaits = uint64(o.maxWaits)

@@ -60,7 +60,7 @@ func TestStatsCountWhatHappens(t *testing.T) {
 		require.InDelta(t, 8e6, of.Waits.Sum, 1e5)
 		require.EqualValues(t, 1, of.Waits.Counts[23], "8 s are at most 2^23 us")
 		require.Equal(t, map[string]uint64{RefusalHeld: 1, RefusalQueueFull: 1, RefusalMode: 1, RefusalGaveUp: 1,
-			RefusalPermits: 0, RefusalBusy: 0, RefusalSession: 0}, of.Refusals)
+			RefusalPermits: 0, RefusalBusy: 0, RefusalQuota: 0, RefusalSession: 0}, of.Refusals)
 		require.EqualValues(t, 1, of.Lost[LossRevoked])
 		require.Zero(t, of.Waiting)
 		require.Equal(t, []NameCount{{Name: "x", Calls: 5}}, of.Busiest)
