@@ -44,11 +44,7 @@ func (n *Node) onOwnSession(ctx context.Context, names []string, wait bool, opts
 	if err != nil {
 		return nil, err
 	}
-	s, err := n.ownSession(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("acquire %s: %w", r.what(), err)
-	}
-	return s.acquire(ctx, r, wait)
+	return n.traced(ctx, nil, r, wait)
 }
 
 func (s *Session) ask(ctx context.Context, names []string, wait bool, opts []AcquireOption) (*Hold, error) {
@@ -56,7 +52,7 @@ func (s *Session) ask(ctx context.Context, names []string, wait bool, opts []Acq
 	if err != nil {
 		return nil, err
 	}
-	return s.acquire(ctx, r, wait)
+	return s.n.traced(ctx, s, r, wait)
 }
 
 // A request is what an acquire asks for, once it was checked.
@@ -85,12 +81,17 @@ func (n *Node) checkRequest(ctx context.Context, names []string, opts []AcquireO
 	return request{name: sorted[0], names: sorted, terms: termsOf(opts)}, nil
 }
 
-// acquire claims what is asked for and waits for the answer.
-func (s *Session) acquire(ctx context.Context, r request, wait bool) (*Hold, error) {
-	n := s.n
-	h, err := n.beginClaim(s, r, wait)
+// acquire claims what is asked for and waits for the answer. For a nil session it is
+// on the node's own. It also tells whether the claim stood in line.
+func (n *Node) acquire(ctx context.Context, s *Session, r request, wait bool) (h *Hold, queued bool, err error) {
+	if s == nil {
+		if s, err = n.ownSession(ctx); err != nil {
+			return nil, false, fmt.Errorf("acquire %s: %w", r.what(), err)
+		}
+	}
+	h, err = n.beginClaim(s, r, wait)
 	if err != nil {
-		return nil, fmt.Errorf("acquire %s: %w", r.what(), err)
+		return nil, false, fmt.Errorf("acquire %s: %w", r.what(), err)
 	}
 	if ctxDone := ctx.Done(); ctxDone == nil {
 		<-h.answer
@@ -99,21 +100,22 @@ func (s *Session) acquire(ctx context.Context, r request, wait bool) (*Hold, err
 		case <-h.answer:
 		case <-ctxDone:
 			if !n.abandon(h) {
-				return nil, n.gaveUp(h, ctx.Err())
+				queued, err = n.gaveUp(h, ctx.Err())
+				return nil, queued, err
 			}
 			<-h.answer
 		}
 	}
-	refusal := n.answered(h)
+	queued, refusal := n.answered(h)
 	// A session may have run out at the very moment of the grant: it is not handed
 	// out then, and the session's end gives it back.
 	if err := s.Err(); err != nil {
-		return nil, fmt.Errorf("acquire %s: %w", r.what(), err)
+		return nil, queued, fmt.Errorf("acquire %s: %w", r.what(), err)
 	}
 	if refusal != nil {
-		return nil, fmt.Errorf("acquire %s: %w", r.what(), refusal)
+		return nil, queued, fmt.Errorf("acquire %s: %w", r.what(), refusal)
 	}
-	return h, nil
+	return h, queued, nil
 }
 
 func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, error) {
@@ -166,9 +168,9 @@ func (n *Node) claimAgain(h *Hold) {
 // maxAnswers is how many channels are kept for later calls.
 const maxAnswers = 1 << 14
 
-// answered returns what a call was refused with, if it was, and keeps its channel
-// for another one.
-func (n *Node) answered(h *Hold) (refusal error) {
+// answered returns whether a call stood in line and what it was refused with, if it
+// was, and keeps its channel for another one.
+func (n *Node) answered(h *Hold) (queued bool, refusal error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if len(n.answers) < maxAnswers {
@@ -176,9 +178,9 @@ func (n *Node) answered(h *Hold) (refusal error) {
 	}
 	h.answer = nil
 	if h.token.IsZero() {
-		return h.err
+		refusal = h.err
 	}
-	return nil
+	return h.queued, refusal
 }
 
 // tell gives a call its answer. n.mu is held.
@@ -205,18 +207,18 @@ func (n *Node) abandon(h *Hold) (answered bool) {
 	return false
 }
 
-// gaveUp tells a caller whose ctx ended what it had waited for.
-func (n *Node) gaveUp(h *Hold, ctxErr error) error {
+// gaveUp tells a caller whose ctx ended what it had waited for, and whether in line.
+func (n *Node) gaveUp(h *Hold, ctxErr error) (queued bool, err error) {
 	n.mu.Lock()
-	queued := h.queued
+	queued = h.queued
 	n.mu.Unlock()
 	if !queued {
-		return fmt.Errorf("acquire %q: %w", h.name, &ctxError{ErrNoQuorum, ctxErr})
+		return false, fmt.Errorf("acquire %q: %w", h.name, &ctxError{ErrNoQuorum, ctxErr})
 	}
 	var held *HeldError
 	n.machine.read(func(f *lockFSM) { held = f.heldError(h, f.firstBusy(h)) })
 	held.ctxErr = ctxErr
-	return held
+	return true, held
 }
 
 // endClaim ends a claim for this process because its session is over. n.mu is held.

@@ -100,6 +100,9 @@ type Options struct {
 	// ErrQuota beyond them. At most one for the same names and scope. They are this
 	// process's own: other replicas may have others. Default: none.
 	Quotas []Quota
+	// Tracer is told of every acquire of this process. Package tracing has one for
+	// OpenTelemetry. Default: none.
+	Tracer Tracer
 
 	clock  clock.Clock  // tests: the time source of the node's loops
 	trust  trustClock   // tests: the clock by which a holder judges its own lease

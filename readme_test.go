@@ -77,7 +77,7 @@ func openWithQuotas() (*quorumlock.Node, error) {
 func waitForQuota(err error) {
 	var over *quorumlock.QuotaError
 	if errors.As(err, &over) {
-		time.Sleep(over.RetryAfter) // 0 for holds and waiters: they end when they end
+		log.Println("again in", over.RetryAfter) // 0 for holds and waiters: they end when they end
 	}
 }
 
