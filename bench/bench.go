@@ -52,6 +52,7 @@ var jobs = []job{
 	{countedJob, (*bench).counted, true},
 	{severalJob, (*bench).several, true},
 	{overloadJob, (*bench).overload, true},
+	{costJob, (*bench).cost, false},
 	{memoryJob, (*bench).memory, false},
 	{processesJob, (*bench).processes, false},
 	{piecesJob, (*bench).runPieces, false},
@@ -96,7 +97,7 @@ func (b *bench) startSystems(ctx context.Context) {
 	all := make(chan started, len(b.systems))
 	for _, name := range b.systems {
 		go func() {
-			c, err := b.launch(ctx, name, name)
+			c, err := b.launch(ctx, order{Do: "start", System: name}, name)
 			all <- started{name, c, err}
 		}()
 	}
@@ -114,9 +115,9 @@ func (b *bench) startSystems(ctx context.Context) {
 var aboutMu sync.Mutex
 
 // launch starts a system in a process of its own, with its data under that name.
-func (b *bench) launch(ctx context.Context, system, name string) (*child, error) {
-	dir := filepath.Join(b.dir, name)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+func (b *bench) launch(ctx context.Context, o order, name string) (*child, error) {
+	o.Dir = filepath.Join(b.dir, name)
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, err
 	}
 	self, err := os.Executable()
@@ -127,14 +128,14 @@ func (b *bench) launch(ctx context.Context, system, name string) (*child, error)
 	if err != nil {
 		return nil, err
 	}
-	r, err := c.ask(ctx, order{Do: "start", System: system, Dir: dir})
+	r, err := c.ask(ctx, o)
 	if err != nil {
 		c.end()
 		return nil, err
 	}
 	aboutMu.Lock()
 	defer aboutMu.Unlock()
-	b.about[system] = r.Text
+	b.about[o.System] = r.Text
 	return c, nil
 }
 

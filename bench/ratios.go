@@ -32,6 +32,7 @@ func (rs *rows) figures() (fs []figure) {
 	fs = append(fs, rs.contendedFigures()...)
 	fs = append(fs, rs.kindFigures()...)
 	fs = append(fs, rs.overloadFigures()...)
+	fs = append(fs, rs.costFigures()...)
 	fs = append(fs, rs.memoryFigures()...)
 	fs = append(fs, rs.pieceFigures()...)
 	return append(fs, rs.idleFigures()...)
@@ -138,6 +139,23 @@ func (rs *rows) overloadFigures() (fs []figure) {
 	over := key{overloadJob, quorumlockName, overloaded, 0, everywhere}
 	rs.over(&fs, "overload_vs_peak", fmt.Sprintf("pairs/s, %d callers, to %d", overloaded, sustainable), over, "pairs_per_s", peak, "pairs_per_s", least(0.8))
 	return rs.plain(fs, "overload_sessions_expired", "sessions expired of overload", "sessions", over, "sessions_expired", most(0))
+}
+
+func (rs *rows) costFigures() (fs []figure) {
+	for _, with := range costly[1:] {
+		g := most(1.03)
+		if with == withNoMore {
+			g = nil
+		}
+		k := key{costJob, quorumlockName, 0, 0, "with " + with}
+		for _, r := range rs.of(costJob) {
+			if r.Where == k.where {
+				k.callers = r.Callers
+			}
+		}
+		fs = rs.plain(fs, "cost_of_"+strings.NewReplacer(" ", "_", ",", "").Replace(with), "processor time a pair with "+with+", to nothing", "", k, "ratio", g)
+	}
+	return fs
 }
 
 func (rs *rows) memoryFigures() (fs []figure) {

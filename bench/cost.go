@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/quorumlock/quorumlock"
+)
+
+// costJob measures what a pair costs more when the replicas count, and when there are
+// quotas: in processor time, as a shared machine disturbs that least, and in turns that
+// follow each other closely.
+const costJob = "cost"
+
+// What clusters that are measured in turns have. The first two have the same: what they
+// differ in is the measurement's own.
+const (
+	withNothing = "nothing"
+	withNoMore  = "nothing, once more"
+	withCounts  = "counting"
+	withQuotas  = "quotas"
+	withBoth    = "counting and quotas"
+)
+
+var costly = []string{withNothing, withNoMore, withCounts, withQuotas, withBoth}
+
+func (b *bench) cost(ctx context.Context) {
+	if !b.has(quorumlockName) {
+		return
+	}
+	with := slices.Clone(costly)
+	if b.plan.short {
+		with = []string{withNothing, withBoth}
+	}
+	clusters := make(map[string]*child)
+	defer func() {
+		for _, c := range clusters {
+			c.end()
+		}
+	}()
+	for i, w := range with {
+		c, err := b.launch(ctx, order{Do: "start", System: quorumlockName, With: w}, fmt.Sprint("cost-", i))
+		if err != nil {
+			b.miss(costJob, quorumlockName, err)
+			return
+		}
+		clusters[w] = c
+	}
+	for range b.plan.costRounds {
+		spent := make(map[string]row)
+		for _, w := range with {
+			r := row{Job: costJob, System: quorumlockName, Callers: b.plan.costCallers, Where: "with " + w}
+			got, err := clusters[w].ask(ctx, order{Do: "cost", Where: everywhere, Callers: r.Callers, Warm: b.plan.costTurn / 4, For: b.plan.costTurn})
+			if err != nil {
+				b.miss(costJob, quorumlockName, err)
+				return
+			}
+			r.Values = got.Values
+			if first, ok := spent[withNothing]; ok {
+				r.Values["ratio"] = r.Values["cpu_us_per_pair"] / first.Values["cpu_us_per_pair"]
+			}
+			spent[w] = r
+			b.note(r, nil)
+		}
+		slices.Reverse(with[1:]) // what comes right after another has its effect too
+	}
+}
+
+// costTurn is pairsTurn with what it takes of the processor.
+func costTurn(ctx context.Context, s system, o order, values map[string]float64) error {
+	lockers, err := s.lockers(ctx, o.Callers, o.Where, false)
+	if err != nil {
+		return err
+	}
+	l := &load{}
+	r := l.run(ctx, lockers, func(i int) string { return lockName(o.Do, i) }, o.Warm, o.For)
+	if r.spent == 0 {
+		return errors.New("this system does not tell the processor time")
+	}
+	values["cpu_us_per_pair"] = float64(r.spent.Nanoseconds()) / 1e3 / r.pairsDone
+	values["pairs_per_s"] = r.perSecond
+	return nil
+}
+
+// provide makes options have what a cluster is to be measured with.
+func provide(with string, o *quorumlock.Options) {
+	if with != withQuotas && with != withBoth {
+		return
+	}
+	o.Quotas = []quorumlock.Quota{ // none of them is ever reached
+		{Rate: 1e6, Burst: 1e6, Holds: 1e6, Waiters: 1e6},
+		{PerSession: true, Holds: 1e6, Waiters: 1e6},
+		{Prefix: "bench/" + costJob + "/", Rate: 1e6, Burst: 1e6, Holds: 1e6},
+		{Prefix: "other/", Holds: 1},
+	}
+}
