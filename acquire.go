@@ -130,11 +130,12 @@ func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, error) {
 		n.stats.refused(RefusalBusy)
 		return nil, ErrBusy
 	}
-	if err := n.quotas.admit(s, &r, wait); err != nil {
+	rule, err := n.quotas.admit(s, &r, wait)
+	if err != nil {
 		n.stats.refused(RefusalQuota)
 		return nil, err
 	}
-	h := &Hold{session: s, name: r.name, wait: wait, limit: r.terms.maxWaiters}
+	h := &Hold{session: s, name: r.name, rule: rule, wait: wait, limit: r.terms.maxWaiters}
 	if !r.terms.plain() || len(r.names) > 0 || s.maxWaits != anyNumber {
 		h.more.Store(newHoldMore(r))
 	}

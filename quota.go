@@ -44,6 +44,9 @@ type Quota struct {
 	Waiters int
 }
 
+// maxQuotas is how many a Hold can tell apart.
+const maxQuotas = math.MaxUint16 - 1
+
 // What a Quota bounds.
 const (
 	QuotaRate    = "rate"    // Quota.Rate and Burst
@@ -78,6 +81,9 @@ func (o *Options) checkQuotas(fault func(string, ...any)) {
 		session bool
 	}
 	seen := make(map[scope]int)
+	if n := len(o.Quotas); n > maxQuotas {
+		fault("Quotas has %d entries: must be at most %d", n, maxQuotas)
+	}
 	for i, q := range o.Quotas {
 		what := fmt.Sprintf("Quotas[%d], for %s", i, q.covers())
 		if !utf8.ValidString(q.Prefix) || len(q.Prefix) > MaxNameLen {
@@ -115,6 +121,7 @@ func (o *Options) checkQuotas(fault func(string, ...any)) {
 // as something of it may be in the cluster: forgetClaim is the one way out.
 type quotas struct {
 	node   *Node
+	start  time.Time
 	rules  []rule // by prefix
 	shared []usage
 	own    int   // how many are per session
@@ -148,7 +155,7 @@ func newQuotas(n *Node, given []Quota) *quotas {
 	if len(given) == 0 {
 		return nil
 	}
-	q := &quotas{node: n}
+	q := &quotas{node: n, start: n.clk.Now()}
 	for i, quota := range given {
 		q.rules = append(q.rules, rule{Quota: quota, given: i,
 			refused: map[string]uint64{QuotaRate: 0, QuotaHolds: 0, QuotaWaiters: 0}})
@@ -213,71 +220,97 @@ func (q *quotas) upTo(i int, name string) int {
 	return i
 }
 
-// match returns the rules that are about some of the names. It takes no memory.
-func (q *quotas) match(s *Session, name string, names []string) []hit {
+// innermost returns the last rule that is about a name, or -1.
+func (q *quotas) innermost(name string) int {
+	return q.upTo(sort.Search(len(q.rules), func(i int) bool { return q.rules[i].Prefix > name })-1, name)
+}
+
+// match returns the rules that are about some of the names of a claim: of one name,
+// its innermost rule and the outer ones of that. It takes no memory.
+func (q *quotas) match(s *Session, innermost int, names []string) []hit {
 	q.hits = q.hits[:0]
-	if len(names) == 0 {
-		q.matchName(s, name)
+	if len(names) <= 1 {
+		for i := innermost; i >= 0; i = q.rules[i].outer {
+			r := &q.rules[i]
+			q.hits = append(q.hits, hit{r, q.usageOf(s, r), 1})
+		}
+		return q.hits
 	}
 	for _, name := range names {
-		q.matchName(s, name)
+		for i := q.innermost(name); i >= 0; i = q.rules[i].outer {
+			r := &q.rules[i]
+			if k := slices.IndexFunc(q.hits, func(x hit) bool { return x.rule == r }); k >= 0 {
+				q.hits[k].names++
+				continue
+			}
+			q.hits = append(q.hits, hit{r, q.usageOf(s, r), 1})
+		}
 	}
 	return q.hits
 }
 
-func (q *quotas) matchName(s *Session, name string) {
-	i := sort.Search(len(q.rules), func(i int) bool { return q.rules[i].Prefix > name }) - 1
-	for i = q.upTo(i, name); i >= 0; i = q.rules[i].outer {
-		r := &q.rules[i]
-		if k := slices.IndexFunc(q.hits, func(x hit) bool { return x.rule == r }); k >= 0 {
-			q.hits[k].names++
-			continue
-		}
-		q.hits = append(q.hits, hit{r, q.usageOf(s, r), 1})
-	}
-}
+// now is read from the monotonic clock alone, which takes half the time.
+func (q *quotas) now() time.Time { return q.start.Add(q.node.clk.Since(q.start)) }
 
-// admit counts a claim, or returns which quota does not allow it: of several rates,
-// the one that allows it last.
-func (q *quotas) admit(s *Session, r *request, wait bool) error {
+// admit counts a claim, or returns which quota does not allow it. It also returns by
+// which rule its one name is found again.
+func (q *quotas) admit(s *Session, r *request, wait bool) (uint16, error) {
 	if q == nil {
-		return nil
+		return 0, nil
 	}
-	hits := q.match(s, r.name, r.names)
+	innermost := -1
+	if len(r.names) == 0 {
+		innermost = q.innermost(r.name)
+	}
+	hits := q.match(s, innermost, r.names)
 	var now time.Time
-	var slowest *hit
-	var longest time.Duration
+	var last *hit // of those with a rate: once all others allow it, it decides
 	for i := range hits {
 		h := &hits[i]
 		switch {
 		case h.Holds > 0 && h.claims+h.names > h.Holds:
-			return h.refuse(QuotaHolds, 0)
+			return 0, h.refuse(QuotaHolds, 0)
 		case wait && h.Waiters > 0 && h.waiters+h.names > h.Waiters:
-			return h.refuse(QuotaWaiters, 0)
+			return 0, h.refuse(QuotaWaiters, 0)
 		case h.tokens == nil:
 			continue
 		case h.names > h.burst():
-			return h.refuse(QuotaRate, 0)
-		case now.IsZero():
-			now = q.node.clk.Now()
+			return 0, h.refuse(QuotaRate, 0)
+		case last == nil:
+			now = q.now()
+		case last.allowsIn(now) > 0:
+			return 0, refuseSlowest(hits, now)
 		}
-		if d := h.allowsIn(now); d > longest {
-			slowest, longest = h, d
-		}
+		last = h
 	}
-	if slowest != nil {
-		return slowest.refuse(QuotaRate, longest)
+	if last != nil && !last.tokens.AllowN(now, last.names) {
+		return 0, refuseSlowest(hits, now)
 	}
-	for _, h := range hits {
+	for i := range hits {
+		h := &hits[i]
 		h.claims += h.names
 		if wait {
 			h.waiters += h.names
 		}
-		if h.tokens != nil {
+		if h.tokens != nil && h != last {
 			h.tokens.AllowN(now, h.names)
 		}
 	}
-	return nil
+	return uint16(innermost + 1), nil
+}
+
+// refuseSlowest refuses what a rate does not allow: by the one that allows it last.
+func refuseSlowest(hits []hit, now time.Time) error {
+	var slowest *hit
+	longest := time.Duration(-1)
+	for i := range hits {
+		if h := &hits[i]; h.tokens != nil {
+			if d := h.allowsIn(now); d > longest {
+				slowest, longest = h, d
+			}
+		}
+	}
+	return slowest.refuse(QuotaRate, longest)
 }
 
 // allowsIn returns after what time the rate allows what is asked for, rounded up so
@@ -319,10 +352,11 @@ func (q *quotas) forgotten(h *Hold) {
 }
 
 func (q *quotas) matchHold(h *Hold) []hit {
+	var names []string
 	if m := h.more.Load(); m != nil {
-		return q.match(h.session, h.name, m.names)
+		names = m.names
 	}
-	return q.match(h.session, h.name, nil)
+	return q.match(h.session, int(h.rule)-1, names)
 }
 
 // inUse tells how much of each quota is used, in the order of the options.

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 )
 
@@ -436,7 +437,7 @@ func TestQuotasAreFoundByPrefix(t *testing.T) {
 				given = append(given, q)
 			}
 		}
-		q := newQuotas(&Node{}, given)
+		q := newQuotas(&Node{clk: clock.New()}, given)
 		s := &Session{quota: q.ofSession()}
 		for range 50 {
 			name := text(8)
@@ -446,7 +447,7 @@ func TestQuotasAreFoundByPrefix(t *testing.T) {
 					want = append(want, i)
 				}
 			}
-			for _, h := range q.match(s, name, nil) {
+			for _, h := range q.match(s, q.innermost(name), nil) {
 				got = append(got, h.given)
 				require.Equal(t, 1, h.names)
 			}
@@ -468,7 +469,8 @@ func TestQuotasTakeNoMemory(t *testing.T) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	took := testing.AllocsPerRun(1000, func() {
-		if err := n.quotas.admit(h.session, &r, true); err != nil {
+		var err error
+		if h.rule, err = n.quotas.admit(h.session, &r, true); err != nil {
 			panic(err)
 		}
 		h.answered, h.token = false, 0
