@@ -141,6 +141,7 @@ type rule struct {
 type usage struct {
 	claims, waiters int
 	tokens          *rate.Limiter // nil if there is no rate
+	credit          int           // tokens that were taken in advance
 }
 
 // A hit is a rule that is about some names of a claim.
@@ -177,7 +178,8 @@ func newQuotas(n *Node, given []Quota) *quotas {
 
 func (r *rule) unused() (u usage) {
 	if r.Rate > 0 {
-		u.tokens = rate.NewLimiter(rate.Limit(r.Rate), r.burst())
+		u.credit = r.advance()
+		u.tokens = rate.NewLimiter(rate.Limit(r.Rate), r.burst()-u.credit)
 	}
 	return u
 }
@@ -188,6 +190,10 @@ func (q *Quota) burst() int {
 	}
 	return int(math.Ceil(min(q.Rate, math.MaxInt32)))
 }
+
+// advance is how many tokens are taken at once, so that where acquires are many not each
+// reads the clock. They are taken from the burst, so that never more come than it says.
+func (q *Quota) advance() int { return min(q.burst()/128, 64) }
 
 // ofSession returns what a new session has of its own.
 func (q *quotas) ofSession() []usage {
@@ -252,19 +258,20 @@ func (q *quotas) match(s *Session, innermost int, names []string) []hit {
 // now is read from the monotonic clock alone, which takes half the time.
 func (q *quotas) now() time.Time { return q.start.Add(q.node.clk.Since(q.start)) }
 
-// admit counts a claim, or returns which quota does not allow it. It also returns by
-// which rule its one name is found again.
+// admit counts a claim, or returns which quota does not allow it: of several rates, the
+// one that allows it last. It also returns by which rule its one name is found again.
 func (q *quotas) admit(s *Session, r *request, wait bool) (uint16, error) {
 	if q == nil {
 		return 0, nil
 	}
 	innermost := -1
-	if len(r.names) == 0 {
+	if len(r.names) <= 1 {
 		innermost = q.innermost(r.name)
 	}
 	hits := q.match(s, innermost, r.names)
 	var now time.Time
-	var last *hit // of those with a rate: once all others allow it, it decides
+	var slowest *hit // of those whose rate does not allow it
+	var longest time.Duration
 	for i := range hits {
 		h := &hits[i]
 		switch {
@@ -272,19 +279,19 @@ func (q *quotas) admit(s *Session, r *request, wait bool) (uint16, error) {
 			return 0, h.refuse(QuotaHolds, 0)
 		case wait && h.Waiters > 0 && h.waiters+h.names > h.Waiters:
 			return 0, h.refuse(QuotaWaiters, 0)
-		case h.tokens == nil:
+		case h.tokens == nil || h.credit >= h.names:
 			continue
 		case h.names > h.burst():
 			return 0, h.refuse(QuotaRate, 0)
-		case last == nil:
+		case now.IsZero():
 			now = q.now()
-		case last.allowsIn(now) > 0:
-			return 0, refuseSlowest(hits, now)
 		}
-		last = h
+		if d := h.allowsIn(now); d > longest {
+			slowest, longest = h, d
+		}
 	}
-	if last != nil && !last.tokens.AllowN(now, last.names) {
-		return 0, refuseSlowest(hits, now)
+	if slowest != nil {
+		return 0, slowest.refuse(QuotaRate, longest)
 	}
 	for i := range hits {
 		h := &hits[i]
@@ -292,35 +299,35 @@ func (q *quotas) admit(s *Session, r *request, wait bool) (uint16, error) {
 		if wait {
 			h.waiters += h.names
 		}
-		if h.tokens != nil && h != last {
-			h.tokens.AllowN(now, h.names)
+		if h.tokens != nil {
+			h.take(now)
 		}
 	}
 	return uint16(innermost + 1), nil
 }
 
-// refuseSlowest refuses what a rate does not allow: by the one that allows it last.
-func refuseSlowest(hits []hit, now time.Time) error {
-	var slowest *hit
-	longest := time.Duration(-1)
-	for i := range hits {
-		if h := &hits[i]; h.tokens != nil {
-			if d := h.allowsIn(now); d > longest {
-				slowest, longest = h, d
-			}
-		}
-	}
-	return slowest.refuse(QuotaRate, longest)
-}
-
 // allowsIn returns after what time the rate allows what is asked for, rounded up so
 // that it then does.
 func (h *hit) allowsIn(now time.Time) time.Duration {
-	missing := float64(h.names) - h.tokens.TokensAt(now)
+	missing := float64(h.names-h.credit) - h.tokens.TokensAt(now)
 	if missing <= 0 {
 		return 0
 	}
 	return time.Duration(min(math.Floor(missing/h.Rate*1e6)+1, 1<<53)) * time.Microsecond
+}
+
+// take takes what the rate allows, and if there is enough some tokens more, for the
+// calls that follow.
+func (h *hit) take(now time.Time) {
+	if h.credit -= h.names; h.credit >= 0 {
+		return
+	}
+	if h.tokens.AllowN(now, h.advance()-h.credit) {
+		h.credit = h.advance()
+		return
+	}
+	h.tokens.AllowN(now, -h.credit)
+	h.credit = 0
 }
 
 func (h *hit) refuse(bound string, after time.Duration) error {

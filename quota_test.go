@@ -63,7 +63,7 @@ func (n *Node) miscounted() string {
 }
 
 func (r *rule) differs(want, got usage) string {
-	if got.tokens = nil; got != want {
+	if got.tokens, got.credit = nil, 0; got != want {
 		return fmt.Sprintf("quota for %s: counted %+v, there are %+v", r.covers(), got, want)
 	}
 	if r.Holds > 0 && got.claims > r.Holds || r.Waiters > 0 && got.waiters > r.Waiters {
@@ -488,4 +488,41 @@ func TestQuotaErrorSaysWhatTheRuleIs(t *testing.T) {
 	err := fmt.Errorf("wrapped: %w", &QuotaError{Quota: Quota{Prefix: "a", Rate: 0.5}, Bound: QuotaRate, Names: 2})
 	require.True(t, errors.Is(err, ErrQuota))
 	require.EqualError(t, err, `wrapped: quorumlock: beyond a quota of 0.5 acquires a second for names that begin with "a": 2 names in one call are never allowed, at most 1`)
+}
+
+// Tokens that are taken in advance bring no more than Burst and Rate say, and what is refused is allowed when it was said.
+func TestQuotaRateIsKeptTo(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for _, quota := range []Quota{{Rate: 1000, Burst: 1000}, {Rate: 3, Burst: 1}, {Rate: 0.5, Burst: 64}, {Rate: 1e5, Burst: 128}, {Rate: 2e5, Burst: 1e5}} {
+		synctest.Test(t, func(t *testing.T) {
+			q := newQuotas(&Node{clk: clock.New()}, []Quota{quota})
+			s, begun, let := &Session{}, time.Now(), 0
+			call := func(k int) error {
+				_, err := q.admit(s, &request{name: "a", names: []string{"a", "b", "c"}[:k]}, false)
+				if err == nil {
+					let += k
+				}
+				return err
+			}
+			for range 5000 {
+				k := 1 + rng.IntN(min(3, quota.Burst))
+				err := call(k)
+				most := float64(quota.Burst) + quota.Rate*time.Since(begun).Seconds()
+				require.LessOrEqual(t, float64(let), most+1e-6, "%+v", quota)
+				if err == nil {
+					if rng.IntN(500) == 0 {
+						elapse(time.Duration(rng.Int64N(int64(100e9 / quota.Rate))))
+					}
+					continue
+				}
+				var refused *QuotaError
+				require.ErrorAs(t, err, &refused)
+				elapse(refused.RetryAfter)
+				require.NoError(t, call(refused.Names), "%+v, after %v", quota, refused.RetryAfter)
+			}
+			require.GreaterOrEqual(t, let, 5000)
+		})
+	}
 }

@@ -4,14 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 
 	"github.com/quorumlock/quorumlock"
 )
 
 // costJob measures what a pair costs more when the replicas count, and when there are
-// quotas: in processor time, as a shared machine disturbs that least, and in turns that
-// follow each other closely.
+// quotas: in processor time outside of the kernel, as a shared machine disturbs that
+// least, and in turns that follow each other closely.
 const costJob = "cost"
 
 // What clusters that are measured in turns have. The first two have the same: what they
@@ -34,17 +38,29 @@ func (b *bench) cost(ctx context.Context) {
 	if b.plan.short {
 		with = []string{withNothing, withBoth}
 	}
-	clusters := make(map[string]*child)
-	defer func() {
-		for _, c := range clusters {
-			c.end()
-		}
-	}()
-	for i, w := range with {
-		c, err := b.launch(ctx, order{Do: "start", System: quorumlockName, With: w}, fmt.Sprint("cost-", i))
-		if err != nil {
+	for life := range b.plan.costLives {
+		if err := b.costLife(ctx, life, with); err != nil {
 			b.miss(costJob, quorumlockName, err)
 			return
+		}
+	}
+}
+
+// costLife starts the clusters anew, since two that are alike differ by where they
+// happen to lie in memory and who happens to lead, and gives them their turns.
+func (b *bench) costLife(ctx context.Context, life int, with []string) error {
+	clusters := make(map[string]*child)
+	defer func() {
+		var ends sync.WaitGroup
+		for _, c := range clusters {
+			ends.Go(c.end)
+		}
+		ends.Wait()
+	}()
+	for i, w := range with {
+		c, err := b.launch(ctx, order{Do: "start", System: quorumlockName, With: w}, fmt.Sprintf("cost-%d-%d", life, i))
+		if err != nil {
+			return err
 		}
 		clusters[w] = c
 	}
@@ -52,20 +68,27 @@ func (b *bench) cost(ctx context.Context) {
 		spent := make(map[string]row)
 		for _, w := range with {
 			r := row{Job: costJob, System: quorumlockName, Callers: b.plan.costCallers, Where: "with " + w}
-			got, err := clusters[w].ask(ctx, order{Do: "cost", Where: everywhere, Callers: r.Callers, Warm: b.plan.costTurn / 4, For: b.plan.costTurn})
+			o := order{Do: "cost", Where: everywhere, Callers: r.Callers, Warm: b.plan.costTurn / 4, For: b.plan.costTurn}
+			if b.profiles != "" {
+				o.Profile = filepath.Join(b.profiles, fmt.Sprintf("%s-%s.pprof", costJob, strings.ReplaceAll(w, " ", "-")))
+			}
+			got, err := clusters[w].ask(ctx, o)
 			if err != nil {
-				b.miss(costJob, quorumlockName, err)
-				return
+				return err
 			}
 			r.Values = got.Values
-			if first, ok := spent[withNothing]; ok {
-				r.Values["ratio"] = r.Values["cpu_us_per_pair"] / first.Values["cpu_us_per_pair"]
-			}
 			spent[w] = r
+		}
+		for _, w := range with {
+			r := spent[w]
+			if w != withNothing {
+				r.Values["ratio"] = r.Values["user_us_per_pair"] / spent[withNothing].Values["user_us_per_pair"]
+			}
 			b.note(r, nil)
 		}
-		slices.Reverse(with[1:]) // what comes right after another has its effect too
+		rand.Shuffle(len(with), func(i, j int) { with[i], with[j] = with[j], with[i] }) // what came before has its effect
 	}
+	return nil
 }
 
 // costTurn is pairsTurn with what it takes of the processor.
@@ -77,9 +100,9 @@ func costTurn(ctx context.Context, s system, o order, values map[string]float64)
 	l := &load{}
 	r := l.run(ctx, lockers, func(i int) string { return lockName(o.Do, i) }, o.Warm, o.For)
 	if r.spent == 0 {
-		return errors.New("this system does not tell the processor time")
+		return errors.New("no processor time is told here")
 	}
-	values["cpu_us_per_pair"] = float64(r.spent.Nanoseconds()) / 1e3 / r.pairsDone
+	values["user_us_per_pair"] = float64(r.spent.Nanoseconds()) / 1e3 / r.pairsDone
 	values["pairs_per_s"] = r.perSecond
 	return nil
 }

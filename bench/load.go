@@ -34,7 +34,7 @@ type tally struct {
 type result struct {
 	perSecond       float64 // pairs: half of the calls that were done in the time
 	pairsDone       float64
-	spent           time.Duration // processor time of this process while it was measured; 0 if unknown
+	spent           time.Duration // user time of this process while it was measured; 0 if unknown
 	acquires, pairs []time.Duration
 	errors, busy    int
 	lastErr         error
@@ -49,11 +49,11 @@ func (l *load) run(ctx context.Context, lockers []locker, names func(i int) stri
 		callers.Go(func() { l.call(ctx, lk, names(i), &l.tally[i]) })
 	}
 	wait(ctx, warm)
-	began, before := time.Now(), spentSoFar()
+	began, before := time.Now(), userTimeSoFar()
 	l.phase.Store(measuring)
 	wait(ctx, d)
 	l.phase.Store(stopped)
-	took, spent := time.Since(began), spentSoFar()-before
+	took, spent := time.Since(began), userTimeSoFar()-before
 	callers.Wait()
 	r := l.sum(took)
 	r.spent = spent
@@ -116,8 +116,8 @@ func (l *load) sum(took time.Duration) (r result) {
 	return r
 }
 
-func spentSoFar() time.Duration {
-	spent, _ := processorTime()
+func userTimeSoFar() time.Duration {
+	spent, _ := userTime()
 	return spent
 }
 

@@ -18,7 +18,8 @@ type plan struct {
 	lone        time.Duration // with one caller, or one name
 	floor       time.Duration
 	overload    time.Duration
-	costRounds  int // in each, every cluster has its turn
+	costLives   int // in each, the clusters are started anew
+	costRounds  int // in each of a life, every cluster has its turn
 	costCallers int
 	costTurn    time.Duration
 	locks       []int // held, in growing order
@@ -37,7 +38,7 @@ func fullPlan() plan {
 	return plan{
 		limit: 30 * time.Minute, rounds: 3, kindRounds: 3, kindCallers: 512, callers: []int{1, 64, 512, 2000, 8000},
 		turn: 3 * time.Second, lone: 3 * time.Second, floor: time.Second, overload: 5 * time.Second,
-		costRounds: 15, costCallers: goalCallers, costTurn: time.Second,
+		costLives: 6, costRounds: 8, costCallers: goalCallers, costTurn: 400 * time.Millisecond,
 		locks: []int{100_000, wantLocks}, share: 100_000, idle: 10 * time.Second, deaths: 20,
 		applies: "2s", watched: "1000000x", once: "3x",
 	}
@@ -49,7 +50,7 @@ func shortPlan() plan {
 	return plan{
 		short: true, limit: 58 * time.Second, rounds: 2, kindRounds: 1, kindCallers: 512, callers: []int{512, 2000},
 		turn: 400 * time.Millisecond, lone: 250 * time.Millisecond, floor: 150 * time.Millisecond, overload: 900 * time.Millisecond,
-		costRounds: 3, costCallers: goalCallers, costTurn: 300 * time.Millisecond,
+		costLives: 1, costRounds: 3, costCallers: goalCallers, costTurn: 300 * time.Millisecond,
 		locks: []int{100_000}, share: 50_000, idle: 1200 * time.Millisecond, deaths: 1,
 		applies: "200000x", watched: "100000x", once: "1x",
 	}
