@@ -69,7 +69,8 @@ type Options struct {
 	// cluster, in place of Members.
 	Join bool
 	// Dir is where the log and the snapshots are kept. One process at a time may
-	// use it, always under the same ReplicaID, Cluster and hostname.
+	// use it, always under the same ReplicaID, Cluster and hostname. If it is removed
+	// meanwhile, the process is stopped when the next snapshot is due.
 	Dir string
 	// Cluster is the name of the cluster: differently named ones refuse each
 	// other. Default: "quorumlock".
@@ -84,13 +85,19 @@ type Options struct {
 	// elect a new one; it must be equal on all replicas, and at least three
 	// times as long as the slowest fsync of the disks. At least 100 ms. Default: 1 s.
 	ElectionTimeout time.Duration
+	// TLS, when set, has every connection between replicas encrypted and both
+	// sides proven by their certificates. It must be set on all of them or on none:
+	// who uses TLS and who does not refuse each other. Default: none, and the port
+	// belongs in a network that only the replicas can reach.
+	TLS *TLSFiles
 	// Logger receives the library's and the engine's log lines. Default: none,
 	// a library does not print.
 	Logger *slog.Logger
 	// OnFatal has the last word before the process is stopped because its disk
 	// can no longer be trusted, or an invariant of the log is broken. It has two
 	// seconds. The panic that follows cannot be recovered. A write or an fsync of
-	// the log that failed is among the causes: the error names the file.
+	// the log that failed is among the causes: the error names the file. Too few
+	// file descriptors are not: what needs one waits.
 	OnFatal func(error)
 	// OnJeopardy is called, in a goroutine of its own, when a session could not
 	// be renewed for half of the time for which it can be trusted: its locks
@@ -103,6 +110,8 @@ type Options struct {
 	// Tracer is told of every acquire of this process. Package tracing has one for
 	// OpenTelemetry. Default: none.
 	Tracer Tracer
+
+	certificates *peer.Certificates // what TLS holds, once complete; nil without TLS
 
 	clock  clock.Clock  // tests: the time source of the node's loops
 	trust  trustClock   // tests: the clock by which a holder judges its own lease
@@ -143,6 +152,9 @@ func (o Options) complete() (Options, error) {
 		fault("SessionTTL is %w", err)
 	}
 	o.checkQuotas(fault)
+	if err := o.loadTLS(); err != nil {
+		fault("%w", err)
+	}
 	if len(faults) > 0 {
 		return Options{}, fmt.Errorf("%w: %w", ErrOptions, errors.Join(faults...))
 	}

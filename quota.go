@@ -363,7 +363,7 @@ func (q *quotas) matchHold(h *Hold) []hit {
 	if m := h.more.Load(); m != nil {
 		names = m.names
 	}
-	return q.match(h.session, int(h.rule)-1, names)
+	return q.match(h.part.Session, int(h.rule)-1, names)
 }
 
 // inUse tells how much of each quota is used, in the order of the options.

@@ -31,31 +31,34 @@ func (n *Node) miscounted() string {
 	}
 	for i := range n.quotas.rules {
 		r := &n.quotas.rules[i]
-		all := usage{}
-		for _, s := range n.sessions {
-			own := usage{}
-			for _, h := range s.claims {
-				k := 0
-				for _, name := range h.Names() {
-					if strings.HasPrefix(name, r.Prefix) {
-						k++
+		all, own := usage{}, map[*Session]usage{}
+		for _, g := range n.groups {
+			for _, p := range g.parts {
+				sum := own[p.Session]
+				for _, h := range p.claims {
+					k := 0
+					for _, name := range h.Names() {
+						if strings.HasPrefix(name, r.Prefix) {
+							k++
+						}
+					}
+					sum.claims, all.claims = sum.claims+k, all.claims+k
+					if h.wait && !h.granted() {
+						sum.waiters, all.waiters = sum.waiters+k, all.waiters+k
 					}
 				}
-				own.claims += k
-				if h.wait && !h.granted() {
-					own.waiters += k
-				}
-			}
-			all.claims, all.waiters = all.claims+own.claims, all.waiters+own.waiters
-			if r.PerSession {
-				if wrong := r.differs(own, s.quota[r.slot]); wrong != "" {
-					return fmt.Sprintf("session %s: %s", s.id, wrong)
-				}
+				own[p.Session] = sum
 			}
 		}
 		if !r.PerSession {
 			if wrong := r.differs(all, n.quotas.shared[r.slot]); wrong != "" {
 				return wrong
+			}
+			continue
+		}
+		for s, sum := range own {
+			if wrong := r.differs(sum, s.quota[r.slot]); wrong != "" {
+				return fmt.Sprintf("session %s: %s", s.id, wrong)
 			}
 		}
 	}
@@ -464,13 +467,13 @@ func TestQuotasTakeNoMemory(t *testing.T) {
 	o.Quotas = []Quota{{Rate: 1e9}, {Prefix: "team/", Holds: 1e6, Waiters: 1e6}, {Prefix: "team/a/", PerSession: true, Holds: 1e6}}
 	n := s.open(t, o)
 	defer n.Close()
-	h := &Hold{session: &Session{quota: n.quotas.ofSession()}, name: "team/a/1", wait: true}
+	h := &Hold{part: &part{Session: &Session{quota: n.quotas.ofSession()}}, name: "team/a/1", wait: true}
 	r := request{name: h.name}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	took := testing.AllocsPerRun(1000, func() {
 		var err error
-		if h.rule, err = n.quotas.admit(h.session, &r, true); err != nil {
+		if h.rule, err = n.quotas.admit(h.part.Session, &r, true); err != nil {
 			panic(err)
 		}
 		h.answered, h.token = false, 0

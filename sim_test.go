@@ -32,6 +32,8 @@ type sim struct {
 	faults   simFaults
 	strays   sync.WaitGroup // late proposals that will be committed by themselves
 
+	led       func(r *simReplica)                   // if set, is told before a replica is that it leads a new term; s.mu is held
+	asked     func(r *simReplica, entry []byte)     // if set, is told of every proposal that a node makes
 	committed func(entry []byte)                    // if set, is told of every entry that the log gets; s.mu is held
 	reached   func(r *simReplica, index int)        // if set, is told that a replica has applied so much
 	donor     func() (snapshot []byte, entries int) // if set, has the snapshots to install
@@ -89,6 +91,7 @@ type simReplica struct {
 	epoch    uint64
 	applied  int // how many entries
 	barriers uint64
+	term     uint64 // the last one that it was told it leads
 
 	marked   func(io.Writer, <-chan struct{}) error // a snapshot that is still to be written
 	markedAt int
@@ -150,13 +153,13 @@ func (s *sim) openAll(t testing.TB) map[uint64]*Node {
 	return nodes
 }
 
-func (s *sim) opener(o Options, m stateMachine, ev engineEvents) (engine, identity, error) {
+func (s *sim) opener(o Options, m []stateMachine, ev engineEvents) (engineHost, identity, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// A life of its own: calls of the former one may still be under way.
 	former := s.replicas[o.ReplicaID]
 	r := &simReplica{
-		sim: s, id: former.id, m: m, ev: ev, epoch: former.epoch + 1,
+		sim: s, id: former.id, m: m[0], ev: ev, epoch: former.epoch + 1,
 		cut: former.cut, mute: former.mute, paused: former.paused, closed: make(chan struct{}),
 	}
 	s.replicas[r.id] = r
@@ -171,6 +174,8 @@ func (s *sim) change() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
+
+func (r *simReplica) group(int) engine { return r }
 
 func (r *simReplica) connected() bool { return !r.down && !r.cut }
 
@@ -237,7 +242,11 @@ func (s *sim) commit(entry []byte) {
 func (s *sim) tell() {
 	for _, r := range s.replicas {
 		if r.connected() {
-			r.ev.leader(s.leader, s.term)
+			if s.led != nil && s.leader == r.id && s.term != r.term {
+				r.term = s.term
+				s.led(r)
+			}
+			r.ev.leader(0, s.leader, s.term)
 		}
 	}
 }
@@ -316,6 +325,9 @@ func (s *sim) nap(rng *rand.Rand) time.Duration {
 
 func (r *simReplica) propose(ctx context.Context, entry []byte) error {
 	s := r.sim
+	if s.asked != nil {
+		s.asked(r, entry)
+	}
 	s.mu.Lock()
 	rng := s.fate(r, entry)
 	s.mu.Unlock()
@@ -465,6 +477,8 @@ func (r *simReplica) members() map[uint64]string {
 	}
 	return members
 }
+
+func (r *simReplica) unreachable() map[uint64]error { return nil }
 
 func (r *simReplica) membership(ctx context.Context) ([]Member, error) {
 	if err := r.barrier(ctx); err != nil {

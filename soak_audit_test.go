@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/quorumlock/quorumlock/fencing"
 	"github.com/quorumlock/quorumlock/internal/wire"
@@ -35,6 +36,8 @@ type auditor struct {
 	holds  map[*Hold]*belief
 	forced map[string]map[fencing.Token]bool
 	gone   map[sessions.ID]bool // somebody evicts it, or wants to
+
+	leads map[uint64]time.Time // since when a replica has led, by its own clock
 }
 
 // A grantSeen is how an acquisition fared in the log.
@@ -60,7 +63,7 @@ const every = 24
 func newAuditor() *auditor {
 	a := &auditor{fsm: newLockFSM(), alive: map[sessions.ID]bool{}, grants: map[claimKey]*grantSeen{}, shown: map[string][]shownAt{},
 		sums: map[int]uint64{}, hash: maphash.MakeSeed(), holds: map[*Hold]*belief{}, forced: map[string]map[fencing.Token]bool{},
-		gone: map[sessions.ID]bool{}}
+		gone: map[sessions.ID]bool{}, leads: map[uint64]time.Time{}}
 	a.witness = newWitness(judgeT{})
 	return a
 }
@@ -160,6 +163,31 @@ func (a *auditor) commit(entry []byte) {
 	}
 }
 
+// led is told when a replica begins to lead.
+func (a *auditor) led(replica uint64, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.leads[replica] = now
+}
+
+// asked checks, of each entry that a node proposes, that no session is ended by a leader
+// that has not led for a whole lease: whatever was renewed while nobody led could be
+// renewed with nobody.
+func (a *auditor) asked(replica uint64, now time.Time, entry []byte) {
+	var e wire.Entry
+	if err := wire.DecodeEntry(entry, &e); err != nil {
+		return // commit objects
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, c := range e.Commands {
+		ttl := time.Duration(c.TTL) * time.Millisecond
+		if led := now.Sub(a.leads[replica]); c.Op == wire.Expire && led < sessions.Lease(ttl) {
+			a.fail("replica %d ends sessions of replica %d with a TTL of %v after it has led for %v", replica, c.Replica, ttl, led)
+		}
+	}
+}
+
 // note keeps account of sessions and grants by what effects say, and of nothing else.
 func (a *auditor) note(e *effect) {
 	k := claimKey{e.session, e.hold}
@@ -195,7 +223,7 @@ func (a *auditor) believed(h *Hold) {
 	case !h.lively():
 		delete(a.holds, h) // what is over stays so
 		return
-	case a.gone[h.session.id]:
+	case a.gone[h.part.id]:
 		return
 	}
 	for _, name := range h.Names() {
@@ -204,13 +232,13 @@ func (a *auditor) believed(h *Hold) {
 		}
 	}
 	for _, name := range h.Names() {
-		switch c := partOf(a.fsm.table.claim(h.session.id, name, h.seq), name); {
+		switch c := partOf(a.fsm.table.claim(h.part.id, name, h.seq), name); {
 		case c == nil || !c.Holds():
-			a.fail("%q: %v/%d, token %v, is relied on by its holder, and by the log it is over", name, h.session.id, h.seq, h.TokenFor(name))
+			a.fail("%q: %v/%d, token %v, is relied on by its holder, and by the log it is over", name, h.part.id, h.seq, h.TokenFor(name))
 		case c.Token != h.TokenFor(name):
-			a.fail("%q: %v/%d has token %v, and its holder was told %v", name, h.session.id, h.seq, c.Token, h.TokenFor(name))
+			a.fail("%q: %v/%d has token %v, and its holder was told %v", name, h.part.id, h.seq, c.Token, h.TokenFor(name))
 		case c.Mode == queue.Shared && !a.holds[h].shared:
-			a.fail("%q: %v/%d is relied on as exclusive, and by the log it is shared", name, h.session.id, h.seq)
+			a.fail("%q: %v/%d is relied on as exclusive, and by the log it is shared", name, h.part.id, h.seq)
 		}
 	}
 }
@@ -231,10 +259,10 @@ func partOf(c *queue.Claim, name string) *queue.Claim {
 // lively reports whether a hold is trusted by its holder's clock at this moment, and
 // changes nothing: the holder has not looked.
 func (h *Hold) lively() bool {
-	n := h.session.n
+	n := h.part.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return !h.over.Load() && h.session.alive() && !h.overdue()
+	return !h.over.Load() && h.part.alive() && !h.overdue()
 }
 
 // handed is told of a hold that a client was just handed.
@@ -242,10 +270,10 @@ func (a *auditor) handed(h *Hold, shared bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.holds[h] = &belief{shared: shared}
-	g := a.grants[claimKey{h.session.id, h.seq}]
+	g := a.grants[claimKey{h.part.id, h.seq}]
 	for _, name := range h.Names() {
 		if g == nil || g.tokens[name] != h.TokenFor(name) {
-			a.fail("%q: %v/%d was handed out with token %v, and the log says %+v", name, h.session.id, h.seq, h.TokenFor(name), g)
+			a.fail("%q: %v/%d was handed out with token %v, and the log says %+v", name, h.part.id, h.seq, h.TokenFor(name), g)
 			return
 		}
 	}
@@ -281,8 +309,8 @@ func (a *auditor) forcing(h *Hold, id sessions.ID) {
 func (a *auditor) freed(h *Hold) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if c := a.fsm.table.claim(h.session.id, h.name, h.seq); c != nil {
-		a.fail("%q: the release of %v/%d was confirmed, and it is still there", h.name, h.session.id, h.seq)
+	if c := a.fsm.table.claim(h.part.id, h.name, h.seq); c != nil {
+		a.fail("%q: the release of %v/%d was confirmed, and it is still there", h.name, h.part.id, h.seq)
 	}
 }
 
@@ -350,8 +378,8 @@ func (a *auditor) seen(name string, from int, what string, is func(text string) 
 func (a *auditor) held(h *Hold, from int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if g := a.grants[claimKey{h.session.id, h.seq}]; g == nil || g.end != 0 && g.end <= from {
-		a.fail("%q: %v/%d is said to be held after entry %d: %+v", h.name, h.session.id, h.seq, from, g)
+	if g := a.grants[claimKey{h.part.id, h.seq}]; g == nil || g.end != 0 && g.end <= from {
+		a.fail("%q: %v/%d is said to be held after entry %d: %+v", h.name, h.part.id, h.seq, from, g)
 	}
 }
 

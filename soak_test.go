@@ -38,8 +38,12 @@ func play(t *testing.T, s *script) (done map[string]int, broken error) {
 		p := &stage{script: s, sim: newSim(s.Seed, s.Replicas), audit: newAuditor(), clocks: map[uint64]*simClock{},
 			nodes: map[uint64]*Node{}, sessions: map[int]*Session{}, holds: map[int]*Hold{}, claimed: map[int64]bool{}, done: map[string]int{}}
 		p.sim.committed, p.sim.reached, p.sim.donor = p.audit.commit, p.audit.reached, p.audit.donor
+		p.sim.led = func(r *simReplica) { p.audit.led(r.id, p.clocks[r.id].Now()) }
+		p.sim.asked = func(r *simReplica, entry []byte) { p.audit.asked(r.id, p.clocks[r.id].Now(), entry) }
 		for id := uint64(1); id <= uint64(s.Replicas); id++ {
 			p.clocks[id] = newSimClock(s.Rates[id-1])
+		}
+		for id := uint64(1); id <= uint64(s.Replicas); id++ {
 			p.start(t, id)
 		}
 		defer p.close()
@@ -190,7 +194,7 @@ func (p *stage) call(x step) bool {
 	}
 	p.mu.Unlock()
 	if h != nil && x.Do != "force" {
-		n = h.session.n
+		n = h.part.n
 	} else if s != nil && x.Do == "close" {
 		n = s.n
 	}
@@ -289,7 +293,7 @@ func (p *stage) withHold(ctx context.Context, h *Hold, x step) {
 			p.audit.held(h, from)
 		}
 	case "hand over":
-		info, err := h.session.n.Describe(ctx, h.name)
+		info, err := h.part.n.Describe(ctx, h.name)
 		if err == nil && x.N < len(info.Waiters) {
 			_ = h.HandOver(ctx, info.Waiters[x.N].Session)
 		}
@@ -338,7 +342,7 @@ func (p *stage) acquire(ctx context.Context, n *Node, x step) {
 		p.expected(ctx, err)
 		return
 	}
-	p.clocks[h.session.id.Replica].awake()
+	p.clocks[h.part.id.Replica].awake()
 	p.audit.handed(h, x.Mode == "shared")
 	p.mu.Lock()
 	p.holds[x.ID] = h
@@ -352,7 +356,7 @@ func (p *stage) acquire(ctx context.Context, n *Node, x step) {
 	case <-h.Done():
 	case <-t.C:
 	}
-	p.clocks[h.session.id.Replica].awake()
+	p.clocks[h.part.id.Replica].awake()
 	ctx, cancel := context.WithTimeout(context.Background(), ms(x.For))
 	defer cancel()
 	p.release(ctx, h)

@@ -57,13 +57,13 @@ func BenchmarkQuotas(b *testing.B) {
 	o.Quotas = quotas
 	n := s.open(b, o)
 	defer n.Close()
-	h := &Hold{session: &Session{quota: n.quotas.ofSession()}, wait: true}
+	h := &Hold{part: &part{Session: &Session{quota: n.quotas.ofSession()}}, wait: true}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		r := request{name: names[i%len(names)]}
-		rule, err := n.quotas.admit(h.session, &r, true)
+		rule, err := n.quotas.admit(h.part.Session, &r, true)
 		if err != nil {
 			b.Fatal(err)
 		}

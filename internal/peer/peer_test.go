@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -39,6 +40,9 @@ type setup struct {
 	id     Identity
 	book   *Book
 	gated  bool
+	tls    *Certificates
+	told   map[uint64]string
+	logger *slog.Logger
 }
 
 func (s setup) start(t testing.TB) *node {
@@ -60,7 +64,12 @@ func (s setup) start(t testing.TB) *node {
 	}
 	s.id.Address = l.Addr().String()
 	n := &node{addr: s.id.Address, book: s.book, got: make(chan string, 10_000), refused: make(chan *Refusal, 100)}
+	if s.logger == nil {
+		s.logger = slog.New(slog.DiscardHandler)
+	}
 	n.Transport = New(Config{
+		TLS:      s.tls,
+		Told:     func(id uint64) []string { return []string{s.told[id]} },
 		Self:     s.id,
 		Book:     s.book,
 		Listener: l,
@@ -72,7 +81,7 @@ func (s setup) start(t testing.TB) *node {
 			return nil
 		},
 		Refused: func(r *Refusal) { n.refused <- r },
-		Logger:  slog.New(slog.DiscardHandler),
+		Logger:  s.logger,
 		Faults:  s.faults,
 	})
 	if !s.gated {
@@ -247,11 +256,13 @@ func TestRecordBeforeMessage(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.RemoveAll(dir)) // nothing can be written any more
 	a := setup{id: Identity{Replica: 1}}.start(t)
-	b := setup{id: Identity{Replica: 2}, book: book}.start(t)
+	said, logger := newWarnings()
+	b := setup{id: Identity{Replica: 2}, book: book, logger: logger}.start(t)
 	_, err = a.dial(t, 2, b)
 	require.Error(t, err)
 	_, err = b.dial(t, 1, a)
 	require.Error(t, err)
+	require.Equal(t, 1, strings.Count(said.String(), "the record of it cannot be written"), said.String())
 }
 
 func TestBookDamaged(t *testing.T) {
