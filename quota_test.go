@@ -286,11 +286,13 @@ func TestQuotaOfSeveralNames(t *testing.T) {
 func TestLockerWaitsForItsQuota(t *testing.T) {
 	inSimOf(t, []Quota{{Rate: 1}}, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
 		l := nodes[2].Locker("x", nil)
-		begun := time.Now()
+		begun, locked := time.Now(), 0
 		for range 4 {
 			l.Lock()
+			locked++
 			l.Unlock()
 		}
+		require.Equal(t, 4, locked)
 		require.GreaterOrEqual(t, time.Since(begun), 3*time.Second)
 		require.Less(t, time.Since(begun), 5*time.Second)
 	})
