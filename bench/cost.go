@@ -1,21 +1,30 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"path/filepath"
+	"regexp"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/google/pprof/profile"
 
 	"github.com/quorumlock/quorumlock"
 )
 
 // costJob measures what a pair costs more when the replicas count, and when there are
-// quotas: in processor time outside of the kernel, as a shared machine disturbs that
-// least, and in turns that follow each other closely.
+// quotas. It does so twice. By turns of clusters that have them and that do not, which
+// follow each other closely: what they take of the processor outside of the kernel. That
+// shows all, and is right to as much as the first two differ. And by a profile of the
+// cluster that has both: which part of the samples is in their functions. That leaves
+// out what they cost others, such as a wait for a lock, and is disturbed by nobody.
 const costJob = "cost"
 
 // What clusters that are measured in turns have. The first two have the same: what they
@@ -38,17 +47,25 @@ func (b *bench) cost(ctx context.Context) {
 	if b.plan.short {
 		with = []string{withNothing, withBoth}
 	}
+	var own, all float64
 	for life := range b.plan.costLives {
-		if err := b.costLife(ctx, life, with); err != nil {
+		if err := b.costLife(ctx, life, with, &own, &all); err != nil {
 			b.miss(costJob, quorumlockName, err)
 			return
 		}
 	}
+	if all > 0 {
+		b.note(row{Job: costJob, System: quorumlockName, Callers: b.plan.costCallers, Where: profiled,
+			Values: map[string]float64{"share": own / all, "samples": all}}, nil)
+	}
 }
+
+// profiled is where the share of the profiles is noted.
+const profiled = "with " + withBoth + ", profiled"
 
 // costLife starts the clusters anew, since two that are alike differ by where they
 // happen to lie in memory and who happens to lead, and gives them their turns.
-func (b *bench) costLife(ctx context.Context, life int, with []string) error {
+func (b *bench) costLife(ctx context.Context, life int, with []string, own, all *float64) error {
 	clusters := make(map[string]*child)
 	defer func() {
 		var ends sync.WaitGroup
@@ -76,6 +93,12 @@ func (b *bench) costLife(ctx context.Context, life int, with []string) error {
 			if err != nil {
 				return err
 			}
+			if w == withBoth {
+				*own += got.Values[ownSamples]
+				*all += got.Values[allSamples]
+			}
+			delete(got.Values, ownSamples)
+			delete(got.Values, allSamples)
 			r.Values = got.Values
 			spent[w] = r
 		}
@@ -97,13 +120,44 @@ func costTurn(ctx context.Context, s system, o order, values map[string]float64)
 	if err != nil {
 		return err
 	}
+	var p bytes.Buffer
+	profiling := pprof.StartCPUProfile(&p) == nil // unless the whole turn is profiled already
 	l := &load{}
 	r := l.run(ctx, lockers, func(i int) string { return lockName(o.Do, i) }, o.Warm, o.For)
+	if profiling {
+		pprof.StopCPUProfile()
+		if err := countSamples(&p, values); err != nil {
+			return err
+		}
+	}
 	if r.spent == 0 {
 		return errors.New("no processor time is told here")
 	}
 	values["user_us_per_pair"] = float64(r.spent.Nanoseconds()) / 1e3 / r.pairsDone
 	values["pairs_per_s"] = r.perSecond
+	return nil
+}
+
+// The samples of a profile: all, and those in what is measured.
+const allSamples, ownSamples = "all_samples", "own_samples"
+
+// counters are whose methods count, or keep to quotas.
+var counters = regexp.MustCompile(`/quorumlock\.\(\*(stats|busiest|stopwatch|Histogram|quotas|hit)\)\.`)
+
+func countSamples(from io.Reader, values map[string]float64) error {
+	p, err := profile.Parse(from)
+	if err != nil {
+		return err
+	}
+	for _, s := range p.Sample {
+		n := float64(s.Value[0])
+		values[allSamples] += n
+		if slices.ContainsFunc(s.Location, func(l *profile.Location) bool {
+			return slices.ContainsFunc(l.Line, func(l profile.Line) bool { return counters.MatchString(l.Function.Name) })
+		}) {
+			values[ownSamples] += n
+		}
+	}
 	return nil
 }
 

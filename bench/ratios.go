@@ -142,18 +142,18 @@ func (rs *rows) overloadFigures() (fs []figure) {
 }
 
 func (rs *rows) costFigures() (fs []figure) {
-	for _, with := range costly[1:] {
-		g := most(1.03)
-		if with == withNoMore {
-			g = nil
-		}
-		k := key{costJob, quorumlockName, 0, 0, "with " + with}
-		for _, r := range rs.of(costJob) {
-			if r.Where == k.where {
-				k.callers = r.Callers
+	for _, r := range rs.of(costJob) {
+		with := strings.TrimPrefix(r.Where, "with ")
+		if r.Where == profiled {
+			var g *goal
+			if r.Values["samples"] >= 1000 { // with fewer it is chance
+				g = most(0.03)
 			}
+			fs = rs.plain(fs, "cost_share", "part of the processor's time in counting and quotas", "", r.key(), "share", g)
+			continue
 		}
-		fs = rs.plain(fs, "cost_of_"+strings.NewReplacer(" ", "_", ",", "").Replace(with), "processor time a pair with "+with+", to nothing", "", k, "ratio", g)
+		name := "cost_of_" + strings.NewReplacer(" ", "_", ",", "").Replace(with)
+		fs = rs.plain(fs, name, "user time a pair with "+with+", to nothing", "", r.key(), "ratio", nil)
 	}
 	return fs
 }

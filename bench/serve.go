@@ -57,7 +57,7 @@ func serve(in io.Reader, out io.Writer) int {
 
 func (h *host) do(ctx context.Context, o order, r *reply) error {
 	if o.Profile != "" {
-		stop, err := profile(o.Profile)
+		stop, err := writeProfile(o.Profile)
 		if err != nil {
 			return err
 		}
@@ -98,7 +98,7 @@ var systemOrders = map[string]func(ctx context.Context, s system, o order, value
 	"cost":      costTurn,
 }
 
-func profile(path string) (stop func(), err error) {
+func writeProfile(path string) (stop func(), err error) {
 	f, err := os.Create(path)
 	if err != nil {
 		return nil, err
