@@ -116,6 +116,9 @@ var (
 	// ErrMembers is returned when the founders do not agree on Members, or
 	// Members differs from those the directory was founded with.
 	ErrMembers = errors.New("quorumlock: members differ")
+	// ErrGroups is returned when Options.Groups is not the number of Raft groups
+	// that the cluster was founded with. It can never change.
+	ErrGroups = errors.New("quorumlock: number of groups differs")
 	// ErrFormat is returned when the log or a snapshot holds something that
 	// this version does not know: it was written by a newer one, or is damaged.
 	ErrFormat = errors.New("quorumlock: unknown or damaged format")

@@ -56,6 +56,7 @@ type marker struct {
 	Life      uint64            `json:"life"` // drawn for each epoch
 	Joined    bool              `json:"joined"`
 	Founders  map[uint64]string `json:"founders,omitempty"`
+	Groups    int               `json:"groups,omitempty"` // 0 stands for 1
 	Executors uint64            `json:"executors"`
 	LogShards uint64            `json:"log_shards"`
 	Sum       string            `json:"sum"` // CRC-32C of the above
@@ -187,6 +188,10 @@ func (d *directory) check(o Options) error {
 	if err := d.checkPath(); err != nil {
 		return err
 	}
+	if founded, given := max(d.marker.Groups, 1), max(o.Groups, 1); founded != given {
+		return fmt.Errorf("%w: Options.Groups is %d, but %s was founded with %d: the number of groups can never change",
+			ErrGroups, given, d.path, founded)
+	}
 	return d.checkMembers(o)
 }
 
@@ -197,11 +202,11 @@ func (d *directory) checkPath() error {
 	if d.marker.Path == d.path {
 		return nil
 	}
-	newest, err := newestSnapshot(d.file(engineName))
+	newest, err := newestSnapshots(d.file(engineName))
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrDirectory, err)
 	}
-	if newest != "" {
+	if len(newest) > 0 {
 		return fmt.Errorf("%w: %s was %s before: move it back, or mount it there", ErrDirectory, d.path, d.marker.Path)
 	}
 	d.marker.Path = d.path
@@ -243,6 +248,10 @@ func (d *directory) redraft(o Options) error {
 	}
 	d.marker.Hostname, d.marker.Path = host, d.path
 	d.marker.Joined, d.marker.Founders = o.Join, maps.Clone(o.Members)
+	d.marker.Groups = 0
+	if o.Groups > 1 {
+		d.marker.Groups = o.Groups
+	}
 	return nil
 }
 

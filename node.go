@@ -34,6 +34,7 @@ type Node struct {
 	closing sync.Once
 	closed  chan struct{} // closed when Close has done all it does
 	opening singleflight.Group
+	bell    bell          // for those who watch
 	work    chan *group   // for senders that are idle
 	wanted  chan struct{} // has a token when renewals are to be looked at again
 	led     chan struct{} // has a token when this replica came to lead
@@ -56,7 +57,7 @@ type Node struct {
 // wait until the cluster has a majority. Ready tells when it has.
 //
 // It returns an error matching ErrOptions, listing every fault, before it touches
-// anything; ErrDirectory, ErrMembers or ErrWiped when Dir is not this replica's; or
+// anything; ErrDirectory, ErrMembers, ErrGroups or ErrWiped when Dir is not this replica's; or
 // the network's error when Listen cannot be bound.
 func Open(opts Options) (*Node, error) {
 	opts, err := opts.complete()
@@ -85,7 +86,9 @@ func open(opts Options, openEngine opener) (*Node, error) {
 	}
 	n.quotas = newQuotas(n, opts.Quotas)
 	n.ctx, n.stop = context.WithCancel(context.Background())
-	n.groups = []*group{newGroup(n, 0)}
+	for i := range opts.Groups {
+		n.groups = append(n.groups, newGroup(n, i))
+	}
 	machines := make([]stateMachine, len(n.groups))
 	for i, g := range n.groups {
 		machines[i] = g.machine
@@ -121,7 +124,7 @@ func open(opts Options, openEngine opener) (*Node, error) {
 // Ready waits until this replica's life has begun in the log: a majority is there,
 // and what the process held in a former life is free. It returns an error matching
 // ErrNoQuorum and ctx's error if ctx ends first, or the reason for which this node
-// never will be ready: ErrWiped, ErrMembers, ErrFormat or ErrClosed.
+// never will be ready: ErrWiped, ErrMembers, ErrGroups, ErrFormat or ErrClosed.
 func (n *Node) Ready(ctx context.Context) error {
 	if err := checkCtx(ctx); err != nil {
 		return err
@@ -278,9 +281,11 @@ func (n *Node) Shutdown(ctx context.Context) error {
 func (n *Node) handOver(ctx context.Context) {
 	ctx, cancel := n.clk.WithTimeout(ctx, n.opts.ElectionTimeout)
 	defer cancel()
+	var all sync.WaitGroup
 	for _, g := range n.groups {
-		g.handOver(ctx)
+		all.Go(func() { g.handOver(ctx) })
 	}
+	all.Wait()
 }
 
 func (g *group) handOver(ctx context.Context) {

@@ -20,7 +20,9 @@ import (
 // *QuotaError and before the log is touched, if one of them does not allow it. It is
 // then counted by none. Renewals, releases and everything else are never limited.
 //
-// An acquire of several names counts once for each name that a quota is about. What
+// An acquire of several names counts once for each name that a quota is about. One of
+// names in several groups is admitted group by group: what a later one refuses gives
+// the earlier names back, but not what they took of a Rate. What
 // is 0 is not bounded; a quota that bounds nothing is a fault of the options.
 type Quota struct {
 	// Prefix is with what the names begin that it is about. Default: all names.

@@ -53,6 +53,7 @@ var jobs = []job{
 	{severalJob, (*bench).several, true},
 	{overloadJob, (*bench).overload, true},
 	{costJob, (*bench).cost, false},
+	{groupsJob, (*bench).groups, false},
 	{memoryJob, (*bench).memory, false},
 	{processesJob, (*bench).processes, false},
 	{piecesJob, (*bench).runPieces, false},
@@ -97,7 +98,7 @@ func (b *bench) startSystems(ctx context.Context) {
 	all := make(chan started, len(b.systems))
 	for _, name := range b.systems {
 		go func() {
-			c, err := b.launch(ctx, order{Do: "start", System: name}, name)
+			c, err := b.launch(ctx, name, name, order{})
 			all <- started{name, c, err}
 		}()
 	}
@@ -114,10 +115,11 @@ func (b *bench) startSystems(ctx context.Context) {
 // aboutMu guards about while systems start at once.
 var aboutMu sync.Mutex
 
-// launch starts a system in a process of its own, with its data under that name.
-func (b *bench) launch(ctx context.Context, o order, name string) (*child, error) {
-	o.Dir = filepath.Join(b.dir, name)
-	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+// launch starts a system in a process of its own, as o says, with its data under that
+// name.
+func (b *bench) launch(ctx context.Context, system, name string, o order) (*child, error) {
+	dir := filepath.Join(b.dir, name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
 	self, err := os.Executable()
@@ -128,6 +130,7 @@ func (b *bench) launch(ctx context.Context, o order, name string) (*child, error
 	if err != nil {
 		return nil, err
 	}
+	o.Do, o.System, o.Dir = "start", system, dir
 	r, err := c.ask(ctx, o)
 	if err != nil {
 		c.end()

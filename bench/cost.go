@@ -75,7 +75,7 @@ func (b *bench) costLife(ctx context.Context, life int, with []string, own, all 
 		ends.Wait()
 	}()
 	for i, w := range with {
-		c, err := b.launch(ctx, order{Do: "start", System: quorumlockName, With: w}, fmt.Sprintf("cost-%d-%d", life, i))
+		c, err := b.launch(ctx, quorumlockName, fmt.Sprintf("cost-%d-%d", life, i), order{With: w})
 		if err != nil {
 			return err
 		}

@@ -13,8 +13,8 @@
 // that cannot start is reported as missing.
 //
 // Where to read: plan.go says how much is measured; quorumlock.go, etcd.go and
-// redis.go are the systems; pairs.go, latency.go, contended.go, kinds.go, overload.go, cost.go,
-// memory.go, idle.go, deaths.go and pieces.go are the jobs.
+// redis.go are the systems; pairs.go, latency.go, contended.go, kinds.go, overload.go,
+// cost.go, groups.go, memory.go, idle.go, deaths.go and pieces.go are the jobs.
 package main
 
 import (

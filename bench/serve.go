@@ -96,6 +96,7 @@ var systemOrders = map[string]func(ctx context.Context, s system, o order, value
 	"fill":      fillTurn,
 	"heap":      heapTurn,
 	"cost":      costTurn,
+	"rest":      restTurn,
 }
 
 func writeProfile(path string) (stop func(), err error) {

@@ -58,7 +58,7 @@ func startSystem(ctx context.Context, o order) (system, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if o.System == quorumlockName {
-		return startQuorumlock(ctx, o.Dir, o.With)
+		return startQuorumlock(ctx, o.Dir, o.With, o.Groups)
 	}
 	if start := peers[o.System]; start != nil {
 		return start(ctx, o.System, o.Dir)

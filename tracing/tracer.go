@@ -89,9 +89,11 @@ func (t *tracer) AcquireEnd(ctx context.Context, a quorumlock.AcquireEnd) {
 }
 
 func about(h *quorumlock.Hold) []attribute.KeyValue {
-	return []attribute.KeyValue{
-		attribute.Int64(keyToken, int64(h.Token())), attribute.String(keySession, h.Session().ID().String()),
+	kvs := []attribute.KeyValue{attribute.String(keySession, h.Session().ID().String())}
+	if t := h.Token(); !t.IsZero() { // as that of a hold in several groups is
+		kvs = append(kvs, attribute.Int64(keyToken, int64(t)))
 	}
+	return kvs
 }
 
 // follow makes the span of a hold. No goroutine waits for its end.

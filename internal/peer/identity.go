@@ -32,6 +32,7 @@ type Identity struct {
 	Epoch    uint64  // how often its directory was opened
 	Life     uint64  // drawn at random each time, since an old copy counts on from where it was
 	Address  string  // where it is dialled
+	Groups   int     // Raft groups that the cluster was founded with; 0 stands for 1
 }
 
 // hello is the greeting of either side: who it is, whom it wants to talk to,
@@ -67,6 +68,8 @@ const (
 	// CodeCertificate: the other's TLS certificate is not that of the replica
 	// which it says it is.
 	CodeCertificate
+	// CodeGroups: the other was founded with another number of groups.
+	CodeGroups
 )
 
 // A Refusal is the answer of a replica that will not talk to another. It is an
@@ -98,8 +101,11 @@ func (h *hello) encode() []byte {
 		b = binary.BigEndian.AppendUint64(b, s.replica)
 		b = append(b, s.storage[:]...)
 	}
-	return b
+	return binary.BigEndian.AppendUint16(b, uint16(h.groups()))
 }
+
+// groups is how many groups there are: one where none was said.
+func (i *Identity) groups() int { return max(i.Groups, 1) }
 
 // decodeHello reads a greeting. Bytes behind the known fields are a newer
 // version's additions, and ignored. The protocol version comes back even when
@@ -127,6 +133,9 @@ func decodeHello(b []byte) (h hello, version uint16, err error) {
 		s.replica = r.uint64()
 		copy(s.storage[:], r.bytes(16))
 		h.roster = append(h.roster, s)
+	}
+	if len(r.b) > 0 { // a version that knew one group only did not say so
+		h.Groups = int(r.uint16())
 	}
 	if r.bad || h.Replica == 0 || h.Storage == (Storage{}) {
 		return hello{}, version, errGreeting
