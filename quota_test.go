@@ -302,6 +302,12 @@ func TestLockerWaitsForItsQuota(t *testing.T) {
 // counted as there are, and at the end there are none. TestSimulation says the same of
 // its scripts.
 func TestQuotasCountWhatThereIs(t *testing.T) {
+	for _, groups := range []int{1, 3} {
+		t.Run(fmt.Sprint(groups, " groups"), func(t *testing.T) { quotasCount(t, groups) })
+	}
+}
+
+func quotasCount(t *testing.T, groups int) {
 	synctest.Test(t, func(t *testing.T) {
 		seed := rand.Uint64()
 		t.Logf("seed %d", seed)
@@ -310,6 +316,7 @@ func TestQuotasCountWhatThereIs(t *testing.T) {
 		nodes := make(map[uint64]*Node)
 		for id := range s.replicas {
 			o := s.options(id)
+			o.Groups = groups
 			o.Quotas = []Quota{{Holds: 30, Waiters: 25}, {Prefix: "x", Rate: 20, Holds: 12}, {PerSession: true, Holds: 14, Waiters: 9},
 				{Prefix: "xy", PerSession: true, Holds: 5}}
 			nodes[id] = s.open(t, o)
