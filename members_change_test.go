@@ -187,6 +187,35 @@ func TestMembersReplace(t *testing.T) {
 	goesOn(t, c.nodes)
 }
 
+// A removal that was interrupted between two groups leaves the replica at work in those
+// that it is in, and is completed by the same call.
+func TestMembersInterrupted(t *testing.T) {
+	c := newCluster(t, brisk, func(o *Options) { o.Groups = 2 })
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	first := c.node(1).groups[0]
+	eventually(t, "5 is out of the first group", func() bool {
+		m, err := first.membership(ctx)
+		require.NoError(t, err)
+		if !m.removed[5] {
+			_ = first.engine.change(ctx, m.last, memberChange{removeMember, 5})
+		}
+		return m.removed[5]
+	})
+	removed, err := c.node(1).host.(*replica).removedOfAll()
+	require.NoError(t, err)
+	require.NotContains(t, removed, uint64(5), "its peers may not refuse it yet")
+	s, err := c.node(5).groups[1].membership(ctx)
+	require.NoError(t, err)
+	require.True(t, s.member(5).Voting)
+	require.NoError(t, c.node(5).err())
+	require.NoError(t, c.node(1).RemoveReplica(ctx, 5))
+	<-c.node(5).ctx.Done()
+	require.ErrorIs(t, c.node(5).err(), ErrRemoved)
+	c.closeNodes(5)
+	goesOn(t, c.nodes)
+}
+
 // One by one all founders are replaced while a lock is fought over; then those who came
 // later are all restarted, with nothing to know each other by but what they were told.
 func TestMembersAllReplaced(t *testing.T) {
