@@ -39,6 +39,10 @@ type engine interface {
 	// leader, as of when it was called or later. One short try, as barrier.
 	membership(ctx context.Context) ([]Member, error)
 
+	// levels returns which feature level each other replica that is connected to this
+	// one speaks; 0 for one of a version that does not say.
+	levels() map[uint64]byte
+
 	// close stops at once and waits until nothing calls the stateMachine any
 	// more. It is idempotent, and safe with calls under way, which fail.
 	close() error

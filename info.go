@@ -226,6 +226,8 @@ type Status struct {
 	Sessions  int               // sessions of this process
 	Holds     int               // holds and waits of this process
 	Token     fencing.Token     // the last one granted in the cluster, as seen here
+	Level     int               // the feature level in force, as seen here: who does not speak it is stopped
+	MaxLevel  int               // the highest feature level that this version speaks
 	Err       error             // why this node can do nothing any more, or nil
 }
 
@@ -234,9 +236,10 @@ type Status struct {
 func (n *Node) Status() Status {
 	s := Status{ReplicaID: n.opts.ReplicaID, Epoch: n.self.Epoch, Ready: isClosed(n.booted)}
 	s.Leader, s.Term = n.engine.leader()
+	s.MaxLevel = int(n.opts.level)
 	s.Members = maps.Clone(n.engine.members())
 	n.machine.read(func(f *lockFSM) {
-		s.Applied, s.Locks, s.Token = n.machine.applied, f.table.n, f.token
+		s.Applied, s.Locks, s.Token, s.Level = n.machine.applied, f.table.n, f.token, int(f.level)
 	})
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -394,7 +394,7 @@ type slowSnapshot struct {
 // newSlowSnapshot marks f's state; want is its snapshot at this moment.
 func newSlowSnapshot(f *lockFSM, want []byte) *slowSnapshot {
 	s := &slowSnapshot{want: want}
-	s.w = wire.NewSnapshotWriter(&s.got)
+	s.w = wire.NewSnapshotWriter(&s.got, f.level)
 	head, c := f.mark()
 	s.capture = c
 	_, _ = s.w.Write(head)
@@ -493,7 +493,7 @@ func TestRulesAgainstNaive(t *testing.T) {
 			replica = restored
 		}
 	}
-	for k := renewed; k < halted; k++ {
+	for k := renewed; k < restored; k++ { // of those from there on see the scripts
 		require.Positive(t, kinds[k], "the crowd never made %v happen", k)
 	}
 	for k := causeHeld; k <= causeNoWaiter; k++ {

@@ -89,6 +89,7 @@ func open(opts Options, openEngine opener) (*Node, error) {
 	n.stream.init()
 	n.pulse.init()
 	n.machine.perform, n.machine.restored = n.perform, n.reconcile
+	n.machine.fsm.speaks = opts.level
 	n.ctx, n.stop = context.WithCancel(context.Background())
 	n.termCtx, n.termStop = context.WithCancel(n.ctx)
 
@@ -107,6 +108,7 @@ func open(opts Options, openEngine opener) (*Node, error) {
 	n.loops.Go(n.bootLoop)
 	n.loops.Go(n.renewLoop)
 	n.loops.Go(n.expiryLoop)
+	n.loops.Go(n.levelLoop)
 	for range window {
 		n.loops.Go(n.sendLoop)
 	}
@@ -325,9 +327,12 @@ func (n *Node) bootLoop() {
 }
 
 // encode encodes an entry that this process speaks.
-func (n *Node) encode(e wire.Entry) []byte {
+func (n *Node) encode(e wire.Entry) []byte { return n.encodeOf(1, e) }
+
+// encodeOf encodes it in a version that is at least the one given.
+func (n *Node) encodeOf(version byte, e wire.Entry) []byte {
 	e.Replica, e.Epoch, e.At = n.self.Replica, n.self.Epoch, n.clk.Now().UnixMilli()
-	return wire.AppendEntry(nil, &e)
+	return wire.AppendEntryOf(version, nil, &e)
 }
 
 func checkCtx(ctx context.Context) error {

@@ -100,6 +100,7 @@ type Options struct {
 	clock  clock.Clock  // tests: the time source of the node's loops
 	trust  trustClock   // tests: the clock by which a holder judges its own lease
 	faults *peer.Faults // tests: what the network does to messages
+	level  byte         // tests: the highest feature level that this process speaks
 
 	hardware *lab.Hardware // of package locktest; nil for the machine's own
 }
@@ -166,6 +167,9 @@ func (o *Options) fillDefaults() {
 	}
 	if o.trust == nil {
 		o.trust = trustClockFor(o.clock)
+	}
+	if o.level == 0 {
+		o.level = wire.Version
 	}
 	o.Members = maps.Clone(o.Members)
 }

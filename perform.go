@@ -33,7 +33,9 @@ func (n *Node) perform(effects []effect) {
 		case untimed:
 			n.agenda.end(timeID{e.session, e.hold, e.what})
 		case halted:
-			n.halt()
+			n.failLocked(n.machine.fsm.halted)
+		case raised:
+			n.log.Info("feature level raised", "level", e.n)
 		case ended:
 			n.stats.ended(e.cause)
 		}
@@ -125,10 +127,6 @@ func (n *Node) judged(e *effect) {
 func errReplaced(self sessions.ID) error {
 	return fmt.Errorf("%w: another process has opened replica %d after this one (epoch %d): was the directory copied?",
 		ErrDirectory, self.Replica, self.Epoch)
-}
-
-func (n *Node) halt() {
-	n.failLocked(fmt.Errorf("%w: the log holds an entry of a newer version: upgrade this replica", ErrFormat))
 }
 
 // confirm notes that the cluster has opened a session.

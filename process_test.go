@@ -38,6 +38,7 @@ type role struct {
 	Address, Dir  string
 	Members       map[uint64]string
 	TTL, Election time.Duration
+	Level         byte // that its version speaks; 0 for the newest
 }
 
 // An order is a call that a child is to make.
@@ -57,6 +58,7 @@ type answer struct {
 	At     time.Duration // when it returned
 
 	Leader uint64 // status
+	Level  int    // status: the feature level in force
 
 	HoldErr, CtxErr string        // watch: at the first look after the pause
 	Pause           time.Duration // watch: how long this process stood still
@@ -72,7 +74,7 @@ func playRole(text string) int {
 	}
 	n, err := Open(Options{
 		ReplicaID: r.ID, Address: r.Address, Dir: r.Dir, Members: r.Members,
-		SessionTTL: r.TTL, ElectionTimeout: r.Election, Logger: testLogger(nil),
+		SessionTTL: r.TTL, ElectionTimeout: r.Election, Logger: testLogger(nil), level: r.Level,
 	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -137,7 +139,8 @@ func (c *child) do(ctx context.Context, o order, a *answer) error {
 	case "shutdown":
 		return c.n.Shutdown(ctx)
 	case "status":
-		a.Leader = c.n.Status().Leader
+		s := c.n.Status()
+		a.Leader, a.Level = s.Leader, s.Level
 		return nil
 	}
 	return errors.New("no such order")
@@ -195,13 +198,19 @@ type processes struct {
 // left of them is killed after the test.
 func newProcesses(t *testing.T, ttl, election time.Duration) *processes {
 	t.Helper()
+	return startProcesses(t, ttl, election, 0)
+}
+
+// startProcesses is newProcesses with a version that speaks a feature level.
+func startProcesses(t *testing.T, ttl, election time.Duration, level byte) *processes {
+	t.Helper()
 	ps := &processes{t: t, roles: make(map[uint64]role), running: make(map[uint64]*replicaProcess)}
 	members := make(map[uint64]string)
 	for i, addr := range freeAddresses(t, 5) {
 		members[uint64(i+1)] = addr
 	}
 	for id, addr := range members {
-		ps.roles[id] = role{ID: id, Address: addr, Dir: t.TempDir(), Members: members, TTL: ttl, Election: election}
+		ps.roles[id] = role{ID: id, Address: addr, Dir: t.TempDir(), Members: members, TTL: ttl, Election: election, Level: level}
 	}
 	t.Cleanup(func() { ps.kill(ps.ids()...) })
 	ps.start(1, 2, 3, 4, 5)

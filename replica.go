@@ -328,6 +328,8 @@ func (r *replica) membership(ctx context.Context) ([]Member, error) {
 	return all, nil
 }
 
+func (r *replica) levels() map[uint64]byte { return r.peers.Levels() }
+
 func (r *replica) close() error {
 	r.mu.Lock()
 	first := !r.closed

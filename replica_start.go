@@ -91,6 +91,7 @@ func (r *replica) connect(o Options, listener net.Listener, book *peer.Book) {
 			Epoch:    m.Epoch,
 			Life:     m.Life,
 			Address:  o.Address,
+			Level:    o.level,
 		},
 		Book:     book,
 		Listener: listener,

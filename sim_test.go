@@ -87,7 +87,8 @@ type simReplica struct {
 	m        stateMachine
 	ev       engineEvents
 	epoch    uint64
-	applied  int // how many entries
+	level    byte // that it speaks
+	applied  int  // how many entries
 	barriers uint64
 
 	marked   func(io.Writer, <-chan struct{}) error // a snapshot that is still to be written
@@ -156,7 +157,7 @@ func (s *sim) opener(o Options, m stateMachine, ev engineEvents) (engine, identi
 	// A life of its own: calls of the former one may still be under way.
 	former := s.replicas[o.ReplicaID]
 	r := &simReplica{
-		sim: s, id: former.id, m: m, ev: ev, epoch: former.epoch + 1,
+		sim: s, id: former.id, m: m, ev: ev, epoch: former.epoch + 1, level: o.level,
 		cut: former.cut, mute: former.mute, paused: former.paused, closed: make(chan struct{}),
 	}
 	s.replicas[r.id] = r
@@ -475,6 +476,18 @@ func (r *simReplica) membership(ctx context.Context) ([]Member, error) {
 		all = append(all, Member{ID: id, Address: addr, Voting: true})
 	}
 	return all, nil
+}
+
+func (r *simReplica) levels() map[uint64]byte {
+	r.sim.mu.Lock()
+	defer r.sim.mu.Unlock()
+	levels := make(map[uint64]byte)
+	for id, other := range r.sim.replicas {
+		if id != r.id && r.connected() && other.connected() {
+			levels[id] = other.level
+		}
+	}
+	return levels
 }
 
 func (r *simReplica) close() error {
