@@ -217,7 +217,7 @@ func (n *Node) Sessions(ctx context.Context) ([]SessionInfo, error) {
 type Status struct {
 	ReplicaID uint64
 	Epoch     uint64            // which life of this replica's process this is
-	Ready     bool              // this life has begun in the log
+	Ready     bool              // this life has begun in the log, and what was to be restored is there
 	Leader    uint64            // who leads, as this replica believes; 0 for nobody
 	Term      uint64            // of that leader
 	Applied   uint64            // index of the last log entry applied here
@@ -234,7 +234,7 @@ type Status struct {
 // Status returns what this replica knows. It asks nobody, waits for nothing, and
 // may be behind the others.
 func (n *Node) Status() Status {
-	s := Status{ReplicaID: n.opts.ReplicaID, Epoch: n.self.Epoch, Ready: isClosed(n.booted)}
+	s := Status{ReplicaID: n.opts.ReplicaID, Epoch: n.self.Epoch, Ready: isClosed(n.ready)}
 	s.Leader, s.Term = n.engine.leader()
 	s.MaxLevel = int(n.opts.level)
 	s.Members = maps.Clone(n.engine.members())

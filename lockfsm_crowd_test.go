@@ -437,7 +437,7 @@ func TestRulesAgainstNaive(t *testing.T) {
 	w := newWitness(t)
 	naive := &naiveFSM{limits: map[string]uint64{}}
 	f, replica := newLockFSM(), newLockFSM()
-	var snap *slowSnapshot
+	var snap []*slowSnapshot
 	kinds, causes := map[effectKind]int{}, map[cause]int{}
 	snaps := 0
 	for step := range steps {
@@ -473,14 +473,16 @@ func TestRulesAgainstNaive(t *testing.T) {
 		require.Equal(t, naive.describe(), describeLikeNaive(f), "step %d: %+v", step, e)
 		checkFSM(t, f)
 
-		switch {
-		case snap != nil:
-			if snap.write(t, rnd.IntN(800)) {
-				snap = nil
+		snap = slices.DeleteFunc(snap, func(s *slowSnapshot) bool {
+			done := rnd.IntN(2) == 0 && s.write(t, rnd.IntN(1600))
+			if done {
 				snaps++
 			}
-		case rnd.IntN(20) == 0:
-			snap = newSlowSnapshot(f, replica.bytes())
+			return done
+		})
+		switch {
+		case len(snap) < 3 && rnd.IntN(20) == 0: // of the engine and of backups, side by side
+			snap = append(snap, newSlowSnapshot(f, replica.bytes()))
 		case rnd.IntN(20) == 0:
 			b := f.bytes()
 			require.True(t, bytes.Equal(b, replica.bytes()), "step %d: equal logs, other bytes", step)

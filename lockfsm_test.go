@@ -245,40 +245,42 @@ func TestMachineSnapshot(t *testing.T) {
 	m.apply([]logEntry{{1, wire.AppendEntry(nil, &release)}})
 	require.NoError(t, save(&b, nil))
 	require.Equal(t, want, b.Bytes(), "the state at the mark, and not that of the moment it is written")
-	require.Nil(t, m.fsm.table.capture)
+	require.Empty(t, m.fsm.table.captures)
 
 	require.NoError(t, m.snapshot()(nil, nil))
-	require.Nil(t, m.fsm.table.capture, "what the mark holds is given back")
+	require.Empty(t, m.fsm.table.captures, "what the mark holds is given back")
 
 	stopped := make(chan struct{})
 	close(stopped)
 	require.ErrorIs(t, m.snapshot()(io.Discard, stopped), errStopped)
-	require.Nil(t, m.fsm.table.capture)
+	require.Empty(t, m.fsm.table.captures)
 	require.NoError(t, m.restore(&b, nil))
 	require.Equal(t, want, m.fsm.bytes())
 
 	broken := errors.New("no space left on device")
 	require.ErrorIs(t, m.snapshot()(brokenWriter{broken}, nil), broken)
-	require.Nil(t, m.fsm.table.capture)
+	require.Empty(t, m.fsm.table.captures)
 }
 
 type brokenWriter struct{ err error }
 
 func (w brokenWriter) Write([]byte) (int, error) { return 0, w.err }
 
-// A second capture ends the first, which must then give nothing rather than
-// something of a later state.
+// A capture that was dropped must give nothing rather than something of a later state.
 func TestEndedCaptureGivesNothing(t *testing.T) {
 	f := someState()
 	_, first := f.mark()
 	_, second := f.mark()
-	require.Panics(t, func() { first.take(nil, 0) })
+	first.take(nil, 0)
 	second.take(nil, 0)
-	first.drop() // not its own any more
+	first.drop()
+	require.Panics(t, func() { first.take(nil, 1) })
 	second.take(nil, 1)
+	first.drop()
+	second.take(nil, 2)
 	second.drop()
-	require.Panics(t, func() { second.take(nil, 2) })
-	require.Nil(t, f.table.capture)
+	require.Panics(t, func() { second.take(nil, 3) })
+	require.Empty(t, f.table.captures)
 }
 
 // Where a name's page is sets the order of a snapshot, on every replica of every

@@ -44,15 +44,21 @@ func (m *machine) apply(entries []logEntry) {
 // snapshot marks the state. Writing it then takes the lock a page at a time, so the
 // log goes on meanwhile.
 func (m *machine) snapshot() func(io.Writer, <-chan struct{}) error {
+	_, write := m.mark()
+	return write
+}
+
+// mark is snapshot, and tells after which entry the state was marked.
+func (m *machine) mark() (applied uint64, write func(io.Writer, <-chan struct{}) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.fsm.halted != nil {
 		// What this replica has is not what the others have: it must not be kept.
-		return func(io.Writer, <-chan struct{}) error { return errStopped }
+		return m.applied, func(io.Writer, <-chan struct{}) error { return errStopped }
 	}
 	head, c := m.fsm.mark()
 	level := m.fsm.level
-	return func(w io.Writer, stop <-chan struct{}) error {
+	return m.applied, func(w io.Writer, stop <-chan struct{}) error {
 		defer func() {
 			m.mu.Lock()
 			defer m.mu.Unlock()

@@ -41,6 +41,8 @@ type Node struct {
 	failed                error         // why this node can do nothing any more
 	draining              bool          // Shutdown has begun: no new sessions
 	booted                chan struct{} // closed once this life has begun in the log
+	ready                 chan struct{} // closed once it may ask for anything
+	founding              string        // sum of the backup from which the cluster was founded
 	leader                uint64
 	term                  uint64
 	termCtx               context.Context // ends when another leader is known
@@ -61,8 +63,9 @@ type Node struct {
 // wait until the cluster has a majority. Ready tells when it has.
 //
 // It returns an error matching ErrOptions, listing every fault, before it touches
-// anything; ErrDirectory, ErrMembers or ErrWiped when Dir is not this replica's; or
-// the network's error when Listen cannot be bound.
+// anything; ErrDirectory, ErrMembers or ErrWiped when Dir is not this replica's;
+// ErrBackup, ErrFormat or the file system's error when Restore cannot be read; or the
+// network's error when Listen cannot be bound.
 func Open(opts Options) (*Node, error) {
 	opts, err := opts.complete()
 	if err != nil {
@@ -75,6 +78,9 @@ func Open(opts Options) (*Node, error) {
 type opener func(o Options, m stateMachine, ev engineEvents) (engine, identity, error)
 
 func open(opts Options, openEngine opener) (*Node, error) {
+	if opts.Restore != "" {
+		opts.backup, opts.backupErr = readRestoration(opts.Restore)
+	}
 	n := &Node{
 		opts:     opts,
 		clk:      opts.clock,
@@ -83,6 +89,7 @@ func open(opts Options, openEngine opener) (*Node, error) {
 		machine:  newMachine(),
 		closed:   make(chan struct{}),
 		booted:   make(chan struct{}),
+		ready:    make(chan struct{}),
 		sessions: make(map[uint64]*Session),
 		judge:    sessions.Judge{Stall: opts.ElectionTimeout / 2},
 	}
@@ -103,12 +110,17 @@ func open(opts Options, openEngine opener) (*Node, error) {
 	n.mu.Lock()
 	n.engine = eng
 	n.self = sessions.ID{Replica: opts.ReplicaID, Epoch: id.epoch}
+	n.founding = id.backup
+	n.opts.backup = nil // it is large, and needed once
 	n.mu.Unlock()
 
 	n.loops.Go(n.bootLoop)
 	n.loops.Go(n.renewLoop)
 	n.loops.Go(n.expiryLoop)
 	n.loops.Go(n.levelLoop)
+	if id.backup != "" && opts.backup != nil {
+		n.loops.Go(func() { n.restoreLoop(opts.backup) })
+	}
 	for range window {
 		n.loops.Go(n.sendLoop)
 	}
@@ -116,15 +128,16 @@ func open(opts Options, openEngine opener) (*Node, error) {
 }
 
 // Ready waits until this replica's life has begun in the log: a majority is there,
-// and what the process held in a former life is free. It returns an error matching
+// what the process held in a former life is free, and what Options.Restore asks for is
+// restored. It returns an error matching
 // ErrNoQuorum and ctx's error if ctx ends first, or the reason for which this node
-// never will be ready: ErrWiped, ErrMembers, ErrFormat or ErrClosed.
+// never will be ready: ErrWiped, ErrMembers, ErrFormat, ErrBackup or ErrClosed.
 func (n *Node) Ready(ctx context.Context) error {
 	if err := checkCtx(ctx); err != nil {
 		return err
 	}
 	select {
-	case <-n.booted:
+	case <-n.ready:
 		return n.err()
 	case <-n.ctx.Done():
 		return n.err()

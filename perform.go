@@ -34,6 +34,8 @@ func (n *Node) perform(effects []effect) {
 			n.agenda.end(timeID{e.session, e.hold, e.what})
 		case halted:
 			n.failLocked(n.machine.fsm.halted)
+		case restored:
+			n.restoredPart(e)
 		case raised:
 			n.log.Info("feature level raised", "level", e.n)
 		case ended:
@@ -98,6 +100,13 @@ func (n *Node) concerns(e *effect) {
 func (n *Node) begun() {
 	if !isClosed(n.booted) {
 		close(n.booted)
+	}
+	n.settleReady()
+}
+
+func (n *Node) settleReady() {
+	if isClosed(n.booted) && !isClosed(n.ready) && !n.awaits() {
+		close(n.ready)
 		n.log.Info("ready", "replica", n.self.Replica, "epoch", n.self.Epoch)
 	}
 }

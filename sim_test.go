@@ -164,7 +164,11 @@ func (s *sim) opener(o Options, m stateMachine, ev engineEvents) (engine, identi
 	r.applier.Add(1)
 	go r.applyLoop(r.closed)
 	s.elect()
-	return r, identity{epoch: r.epoch}, nil
+	id := identity{epoch: r.epoch}
+	if o.backup != nil {
+		id.backup = o.backup.info.Sum
+	}
+	return r, id, o.backupErr
 }
 
 // change announces a change. s.mu is held.

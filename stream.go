@@ -113,7 +113,7 @@ func (s *stream) settle(number uint64) {
 // sendLoop sends batches, one at a time. There are window of these loops.
 func (n *Node) sendLoop() {
 	select {
-	case <-n.booted:
+	case <-n.ready:
 	case <-n.ctx.Done():
 		return
 	}

@@ -257,7 +257,7 @@ func (t *Transport) examine(payload []byte, dialled uint64) (hello, error) {
 	case dialled != 0 && h.Replica != dialled:
 		return h, refuse(CodeReplica, "replica %d answered in place of %d", h.Replica, dialled)
 	case h.Founders != 0 && self.Founders != 0 && h.Founders != self.Founders:
-		return h, refuse(CodeMembers, "it was founded with other members than replica %d", h.Replica)
+		return h, refuse(CodeMembers, "it was founded with other members than replica %d, or from another backup", h.Replica)
 	}
 	if err := t.cfg.Book.admit(self.Replica, &h); err != nil {
 		return h, err
