@@ -13,7 +13,7 @@ import (
 )
 
 // Backup writes the state of the cluster to w while it goes on: everything that was
-// complete anywhere before Backup was called. See Options.Restore for what it is good
+// complete anywhere before Backup was called, and of each Raft group all of one moment. See Options.Restore for what it is good
 // for, and InspectBackup for what is in it. It can be called on any node.
 //
 // The log does not wait for w. What changes while w is written to is kept in memory as
@@ -24,14 +24,16 @@ func (n *Node) Backup(ctx context.Context, w io.Writer) error {
 	if err := n.consult(ctx); err != nil {
 		return err
 	}
-	_, term := n.engine.leader()
-	index, save := n.machine.mark()
-	out := wire.NewBackupWriter(w, wire.BackupHead{Cluster: n.opts.Cluster, At: n.clk.Now().UnixMilli(), Groups: 1})
-	out.Group(wire.BackupGroup{Index: index, Term: term})
-	if err := save(out, ctx.Done()); errors.Is(err, errStopped) {
-		return errors.Join(n.err(), ctx.Err())
-	} else if err != nil {
-		return err
+	out := wire.NewBackupWriter(w, wire.BackupHead{Cluster: n.opts.Cluster, At: n.clk.Now().UnixMilli(), Groups: len(n.groups)})
+	for _, g := range n.groups {
+		_, term := g.engine.leader()
+		index, save := g.machine.mark()
+		out.Group(wire.BackupGroup{Index: index, Term: term})
+		if err := save(out, ctx.Done()); errors.Is(err, errStopped) {
+			return errors.Join(n.err(), ctx.Err())
+		} else if err != nil {
+			return err
+		}
 	}
 	return out.Close()
 }

@@ -110,7 +110,7 @@ func TestBackupUnderLoad(t *testing.T) {
 		}
 		close(stop)
 		<-done
-		require.Empty(t, nodes[2].machine.fsm.table.captures)
+		require.Empty(t, nodes[2].groups[0].machine.fsm.table.captures)
 	})
 }
 
@@ -126,7 +126,7 @@ func TestBackupThatIsGivenUp(t *testing.T) {
 		full := errors.New("no space left on device")
 		require.ErrorIs(t, nodes[1].Backup(soon(t), brokenWriter{full}), full)
 		require.ErrorIs(t, nodes[1].Backup(nil, &w), ErrNilContext) //nolint:staticcheck // what is tested
-		require.Empty(t, nodes[1].machine.fsm.table.captures)
+		require.Empty(t, nodes[1].groups[0].machine.fsm.table.captures)
 		require.NoError(t, nodes[2].Close())
 		require.ErrorIs(t, nodes[2].Backup(soon(t), &w), ErrClosed)
 	})
@@ -345,11 +345,11 @@ func TestRestoreGoesOnAfterRestarts(t *testing.T) {
 			require.Zero(t, n.Status().Token)
 		}
 		<-first
-		leader, _ := nodes[2].engine.leader()
+		leader, _ := nodes[2].groups[0].engine.leader()
 		reopen(leader, inFile(t, backup))
 		for id := uint64(1); id <= 4; id++ {
 			require.NoError(t, nodes[id].Ready(soon(t)))
-			nodes[id].machine.read(func(f *lockFSM) { require.EqualValues(t, 2, f.origin.Done) })
+			nodes[id].groups[0].machine.read(func(f *lockFSM) { require.EqualValues(t, 2, f.origin.Done) })
 		}
 		require.False(t, nodes[5].Status().Ready)
 		s.heal()

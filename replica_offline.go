@@ -38,20 +38,39 @@ func BackupDirectory(dir string, w io.Writer) error {
 		return err
 	}
 	defer d.release()
-	m := newMachine()
-	m.perform, m.restored = func([]effect) {}, func() {}
-	term, err := d.replay(m)
+	log, err := d.stoppedLog()
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrDirectory, err)
 	}
-	if m.fsm.halted != nil {
-		return m.fsm.halted
+	err = d.backup(log, w)
+	return errors.Join(err, log.Close())
+}
+
+// backup writes what the directory has of each group.
+func (d *directory) backup(log *raftlog.Store, w io.Writer) error {
+	shards, err := log.ListNodeInfo()
+	if err == nil && len(shards) == 0 {
+		err = errors.New("the log holds nothing")
 	}
-	index, save := m.mark()
-	out := wire.NewBackupWriter(w, wire.BackupHead{Cluster: d.marker.Cluster, At: time.Now().UnixMilli(), Groups: 1})
-	out.Group(wire.BackupGroup{Index: index, Term: term})
-	if err := save(out, nil); err != nil {
-		return err
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDirectory, err)
+	}
+	out := wire.NewBackupWriter(w, wire.BackupHead{Cluster: d.marker.Cluster, At: time.Now().UnixMilli(), Groups: len(shards)})
+	for _, s := range shards {
+		m := newMachine()
+		m.perform, m.restored = func([]effect) {}, func() {}
+		term, err := d.replay(log, s.ShardID, m)
+		if err != nil {
+			return fmt.Errorf("%w: group %d: %w", ErrDirectory, s.ShardID-shardOf(0), err)
+		}
+		if m.fsm.halted != nil {
+			return m.fsm.halted
+		}
+		index, save := m.mark()
+		out.Group(wire.BackupGroup{Index: index, Term: term})
+		if err := save(out, nil); err != nil {
+			return err
+		}
 	}
 	return out.Close()
 }
@@ -85,32 +104,33 @@ func claimStopped(dir string) (*directory, error) {
 	return d, nil
 }
 
-// replay makes m's state from the newest snapshot and all entries behind it, and returns
-// the term of the last one.
-func (d *directory) replay(m *machine) (term uint64, err error) {
-	engine := d.file(engineName)
-	if err := checkSnapshots(engine); err != nil {
+// replay makes m's state from the newest snapshot of a shard and all entries behind it,
+// and returns the term of the last one.
+func (d *directory) replay(log *raftlog.Store, shard uint64, m *machine) (term uint64, err error) {
+	replica := d.marker.Replica
+	snapshots, err := findDirectory(d.file(engineName), fmt.Sprintf("snapshot-%d-%d", shard, replica))
+	if err != nil {
 		return 0, err
 	}
-	newest, err := newestSnapshot(engine)
+	newest := ""
+	if snapshots != "" {
+		if err := checkSnapshots(snapshots); err != nil {
+			return 0, err
+		}
+		newest, err = newestSnapshot(snapshots)
+	}
 	if err == nil && newest != "" {
 		m.applied, err = loadSnapshot(newest, m)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("%w: snapshot %s: %w", ErrDirectory, newest, err)
+		return 0, fmt.Errorf("snapshot %s: %w", newest, err)
 	}
-	log, err := openStoppedLog(engine)
+	ss, err := log.GetSnapshot(shard, replica)
 	if err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrDirectory, err)
+		return 0, err
 	}
-	ss, err := log.GetSnapshot(shardID, d.marker.Replica)
-	if err == nil {
-		term, err = replayLog(log, d.marker.Replica, m)
-	}
-	if err = errors.Join(err, log.Close()); err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrDirectory, err)
-	}
-	return max(term, ss.Term), nil
+	term, err = replayLog(log, shard, replica, m)
+	return max(term, ss.Term), err
 }
 
 // loadSnapshot restores what the engine keeps in a snapshot file whose checksums are
@@ -166,16 +186,10 @@ func (b *snapshotBlocks) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// openStoppedLog opens the log, wherever the engine has put it.
-func openStoppedLog(engine string) (*raftlog.Store, error) {
-	var found string
-	err := filepath.WalkDir(engine, func(path string, e fs.DirEntry, err error) error {
-		if err == nil && e.IsDir() && e.Name() == raftlog.Directory {
-			found = path
-			return fs.SkipAll
-		}
-		return err
-	})
+// stoppedLog opens the log, wherever the engine has put it.
+func (d *directory) stoppedLog() (*raftlog.Store, error) {
+	engine := d.file(engineName)
+	found, err := findDirectory(engine, raftlog.Directory)
 	if err == nil && found == "" {
 		err = fmt.Errorf("%s holds no log", engine)
 	}
@@ -185,9 +199,21 @@ func openStoppedLog(engine string) (*raftlog.Store, error) {
 	return raftlog.OpenToRead(vfs.Default, found)
 }
 
+// findDirectory returns the directory of this name that is somewhere below root, or "".
+func findDirectory(root, name string) (found string, err error) {
+	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() && e.Name() == name {
+			found = path
+			return fs.SkipAll
+		}
+		return err
+	})
+	return found, err
+}
+
 // replayLog applies the entries behind m's state, and returns the term of the last one.
-func replayLog(log *raftlog.Store, replica uint64, m *machine) (term uint64, err error) {
-	state, err := log.ReadRaftState(shardID, replica, m.applied)
+func replayLog(log *raftlog.Store, shard, replica uint64, m *machine) (term uint64, err error) {
+	state, err := log.ReadRaftState(shard, replica, m.applied)
 	switch {
 	case errors.Is(err, raftio.ErrNoSavedLog):
 		return 0, nil
@@ -197,7 +223,7 @@ func replayLog(log *raftlog.Store, replica uint64, m *machine) (term uint64, err
 		return 0, fmt.Errorf("entry %d is missing", m.applied+1)
 	}
 	for {
-		entries, _, err := log.IterateEntries(nil, 0, shardID, replica, m.applied+1, math.MaxUint64, maxEntry)
+		entries, _, err := log.IterateEntries(nil, 0, shard, replica, m.applied+1, math.MaxUint64, maxEntry)
 		if err != nil || len(entries) == 0 {
 			return term, err
 		}

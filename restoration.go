@@ -85,6 +85,23 @@ func (r *restoration) line(l *queue.Line) {
 	}
 }
 
+// of returns what of it belongs to one group: the tokens to each of them.
+func (r *restoration) of(belongs func(name string) bool) *restoration {
+	some := *r
+	some.ticks = keep(r.ticks, func(t wire.Tick) bool { return belongs(t.Job) })
+	some.bars = keep(r.bars, func(b wire.NamedBar) bool { return belongs(b.Name) })
+	return &some
+}
+
+func keep[T any](all []T, is func(T) bool) (some []T) {
+	for _, x := range all {
+		if is(x) {
+			some = append(some, x)
+		}
+	}
+	return some
+}
+
 // parts is in how many entries it is restored.
 func (r *restoration) parts() uint64 {
 	return uint64(max(1, (max(len(r.ticks), len(r.bars))+partItems-1)/partItems))
@@ -127,44 +144,54 @@ func (d *directory) checkRestore(o Options) error {
 }
 
 // awaits reports whether something is still to be restored before this node may ask
-// for anything. The state machine's lock is held.
-func (n *Node) awaits() bool {
-	o := n.machine.fsm.origin
-	return n.founding != "" && (o.Sum != n.founding || o.Done < o.Of)
+// the group for anything. The state machine's lock is held.
+func (g *group) awaits() bool {
+	o := g.machine.fsm.origin
+	return g.n.founding != "" && (o.Sum != g.n.founding || o.Done < o.Of)
 }
 
-// restoreLoop restores the backup part by part, when this replica leads. It begins only
-// when no holder of the lost cluster can believe in its lock any more, since that cluster
-// has committed nothing after this process began.
+// restoreLoop restores the backup part by part in the groups that this replica leads. It
+// begins only when no holder of the lost cluster can believe in its lock any more, since
+// that cluster has committed nothing after this process began.
 func (n *Node) restoreLoop(r *restoration) {
 	wait := max(r.grace, n.opts.SessionTTL)
 	n.log.Info("to be restored, after a full grace", "backup", n.founding, "ttl", wait)
-	for ok := n.later(wait); ok; ok = n.whileLeading(minBackoff) {
-		part := n.nextPart(r)
-		if part == nil {
-			return
+	shares := make([]*restoration, len(n.groups))
+	for i, g := range n.groups {
+		shares[i] = r.of(func(name string) bool { return n.groupOf(name) == g })
+	}
+	for ok := n.later(wait); ok && !n.ready(); ok = n.later(maxBackoff) {
+		for _, g := range n.leading() {
+			g.restore(shares[g.index])
 		}
-		e := wire.Entry{Commands: []wire.Command{{Op: wire.Restore, More: &wire.More{Part: part}}}}
-		n.propose(n.termNow(), n.encodeOf(byte(r.info.Level), e))
+	}
+}
+
+// restore restores what is missing, as long as that goes on.
+func (g *group) restore(r *restoration) {
+	var last *wire.Part
+	for p := g.nextPart(r); p != nil && (last == nil || p.Done != last.Done); p = g.nextPart(r) {
+		e := wire.Entry{Commands: []wire.Command{{Op: wire.Restore, More: &wire.More{Part: p}}}}
+		g.propose(g.termNow(), g.n.encodeOf(byte(r.info.Level), e))
+		last = p
 	}
 }
 
 // nextPart returns what is to be restored next, or nil if all is.
-func (n *Node) nextPart(r *restoration) (p *wire.Part) {
-	n.machine.read(func(f *lockFSM) {
-		if n.awaits() {
-			p = r.part(f.origin.Done, n.clk.Now())
+func (g *group) nextPart(r *restoration) (p *wire.Part) {
+	g.machine.read(func(f *lockFSM) {
+		if g.awaits() {
+			p = r.part(f.origin.Done, g.n.clk.Now())
 		}
 	})
 	return p
 }
 
 // restoredPart hears that a part was restored, or was not needed.
-func (n *Node) restoredPart(e *effect) {
-	o := n.machine.fsm.origin
-	if e.cause != 0 && n.founding != "" && o.Sum != n.founding {
-		n.failLocked(fmt.Errorf("%w: this cluster has begun without backup %.8s...", ErrBackup, n.founding))
+func (g *group) restoredPart(e *effect) {
+	if e.cause != 0 && g.n.founding != "" && g.machine.fsm.origin.Sum != g.n.founding {
+		g.n.failLocked(fmt.Errorf("%w: this cluster has begun without backup %.8s...", ErrBackup, g.n.founding))
 		return
 	}
-	n.settleReady()
+	g.settleReady()
 }
