@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -289,22 +290,44 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// The tokens of a restored cluster exceed all that were granted since the backup, however
-// old it is, and also those of a cluster that was restored from the same backup before.
+// Clusters are restored one after the other, each from any backup of any before it, and
+// each grants as fast as can be. Whatever a restored one grants is above all before.
 func TestRestoredTokensExceedAll(t *testing.T) {
-	r := &restoration{token: 1_000_000}
-	second := func(s int64) fencing.Token { return r.part(0, time.Unix(s, 0)).Token }
-	const now = 1_796_000_000
-	year := int64(366 * 24 * 3600)
-	require.Greater(t, second(now), r.token+fencing.Token(year)*100_000, "a year of 100,000 grants a second")
-	require.Equal(t, second(now)+tokensPerSecond, second(now+1), "a million grants a second fit between two restorations")
-	require.Less(t, second(now+200*year), fencing.Token(1<<53), "a float64 holds it")
-	for _, wrong := range []int64{-5, 0, 1} {
-		require.GreaterOrEqual(t, second(wrong), r.token+tokenJump, "whatever the clock says")
+	for _, seed := range seeds(t, 200) {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		now := time.Unix(1_796_000_000+rng.Int64N(1_000), 0)
+		backups := []*restoration{{info: BackupInfo{At: now}, token: fencing.Token(rng.Int64N(1 << 30))}}
+		highest := backups[0].token
+		pass := func(token fencing.Token) fencing.Token { // time, with grants in it
+			d := time.Duration(rng.Int64N(int64(time.Second) << rng.IntN(26)))
+			now = now.Add(d)
+			if d > time.Second { // or none at all
+				token += fencing.Token(float64(d.Microseconds()) * rng.Float64())
+			}
+			highest = max(highest, token)
+			return token
+		}
+		pass(highest) // the backup does not know of these
+		for range 20 {
+			r := backups[rng.IntN(len(backups))]
+			token := r.part(0, now).Token
+			require.GreaterOrEqual(t, token, highest, "%s=%d", seedVar, seed) // its grants begin above that
+			require.Zero(t, r.part(1, now).Token, "only the first part says it")
+			token = pass(token)
+			backups = append(backups, &restoration{info: BackupInfo{At: now}, token: token})
+			pass(token)
+		}
 	}
-	r.token = second(now) + tokenJump
-	require.Greater(t, second(now), r.token)
-	require.Zero(t, (&restoration{}).part(1, time.Unix(now, 0)).Token, "only the first part says it")
+	year2255 := time.Date(2255, 1, 1, 0, 0, 0, 0, time.UTC)
+	require.Less(t, (&restoration{info: BackupInfo{At: year2255.AddDate(-1, 0, 0)}}).beyond(year2255), fencing.Token(1<<53), "a float64 holds it")
+
+	// With a clock that is behind the backup, or was so once.
+	at := time.Unix(1_796_000_000, 0)
+	r := &restoration{info: BackupInfo{At: at}, token: 1 << 52}
+	for _, wrong := range []time.Time{{}, time.Unix(-5, 0), time.Unix(1, 0), at} {
+		require.Equal(t, r.token+tokenJump, r.beyond(wrong))
+	}
+	require.GreaterOrEqual(t, r.beyond(at.Add(time.Hour)), r.token+3_600_000_000)
 }
 
 // A founder that restarts before all is restored goes on waiting, with the backup or

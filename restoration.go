@@ -14,13 +14,9 @@ import (
 )
 
 const (
-	// tokensPerSecond is more grants than any cluster can make. A restored cluster's
-	// tokens begin at so many for each second since 1970, so whatever was granted by
-	// the one that was lost, and by others that were restored in its place before, is
-	// smaller. In the year 2240 that is still a number that a float64 holds.
-	tokensPerSecond = 1 << 20
-	// tokenJump is by how much they exceed those of the backup at least, should the
-	// clock be wrong: twelve days of so many grants, or years of what is likely.
+	// tokenJump is by how much a restored cluster's tokens exceed those of the backup when
+	// the clock is wrong, as it is before the time of the backup: twelve days of a million
+	// grants a second, or years of what is likely.
 	tokenJump = 1 << 40
 	// maxRestoredToken leaves room for as many again in the signed columns of stores.
 	maxRestoredToken = math.MaxInt64 / 2
@@ -112,12 +108,23 @@ func (r *restoration) part(i uint64, now time.Time) *wire.Part {
 	p := &wire.Part{Origin: wire.Origin{Sum: r.info.Sum, Done: i, Of: r.parts()}}
 	p.Ticks, p.Bars = slicePart(r.ticks, i), slicePart(r.bars, i)
 	if i == 0 {
-		p.Token = r.token + tokenJump
-		if s := now.Unix(); s > 0 {
-			p.Token = max(p.Token, fencing.Token(s)*tokensPerSecond)
-		}
+		p.Token = r.beyond(now)
 	}
 	return p
+}
+
+// beyond returns a token that none granted before now exceeds: so many as there are
+// microseconds since 1970, of which a float64 holds each until the year 2255. No cluster
+// grants a million tokens a second, so each is below that at any time, those too that
+// were restored. It is no more than that, unless a clock was wrong once, or else the next
+// restoration, from another backup, could come out below it.
+func (r *restoration) beyond(now time.Time) fencing.Token {
+	least := fencing.Token(max(now.UnixMicro(), 0))
+	since := now.Sub(r.info.At)
+	if since <= 0 {
+		return max(least, r.token+tokenJump)
+	}
+	return max(least, r.token+fencing.Token(since.Microseconds()))
 }
 
 func slicePart[T any](all []T, i uint64) []T {

@@ -85,6 +85,7 @@ func TestSessionIsRenewedForAsLongAsItTakes(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
 		h, err := nodes[1].Acquire(soon(t), "job")
 		require.NoError(t, err)
+		elapse(2 * DefaultElectionTimeout) // the feature level is raised
 		before := s.length()
 		elapse(time.Hour)
 		require.NoError(t, h.Err())
