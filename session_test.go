@@ -85,7 +85,6 @@ func TestSessionIsRenewedForAsLongAsItTakes(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
 		h, err := nodes[1].Acquire(soon(t), "job")
 		require.NoError(t, err)
-		elapse(2 * DefaultElectionTimeout) // the feature level is raised
 		before := s.length()
 		elapse(time.Hour)
 		require.NoError(t, h.Err())
@@ -112,6 +111,7 @@ func TestShortestTTLSetsThePace(t *testing.T) {
 
 func TestNothingIsRenewedWithoutSessions(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim, _ map[uint64]*Node) {
+		elapse(2 * DefaultElectionTimeout) // the feature level is raised
 		before := s.length()
 		elapse(time.Hour)
 		require.Equal(t, before, s.length(), "an idle cluster writes nothing")
