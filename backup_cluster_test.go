@@ -90,13 +90,14 @@ func TestWorstDay(t *testing.T) {
 			}
 		})
 	}
-	for tick := range int64(40) {
+	const half = 20
+	for tick := range int64(half) {
 		pay(c.node(uint64(1 + tick%5)))
 		_, err := c.node(uint64(1+tick%5)).ClaimTick(ctx, "nightly", tick)
 		require.NoError(t, err)
 	}
 	running, live := backupOf(t, c.node(2))
-	for tick := int64(40); tick < 80; tick++ { // what the backup knows nothing of
+	for tick := int64(half); tick < 2*half; tick++ { // what the backup knows nothing of
 		pay(c.node(uint64(1 + tick%5)))
 		_, err := c.node(uint64(1+tick%5)).ClaimTick(ctx, "nightly", tick)
 		require.NoError(t, err)
@@ -105,7 +106,7 @@ func TestWorstDay(t *testing.T) {
 	eventually(t, "replicas 4 and 5 have seen the last tick", func() bool {
 		jobs4, err4 := c.node(4).Jobs(ctx, "")
 		jobs5, err5 := c.node(5).Jobs(ctx, "")
-		return err4 == nil && err5 == nil && jobs4[0].Tick == 79 && jobs5[0].Tick == 79
+		return err4 == nil && err5 == nil && jobs4[0].Tick == 2*half-1 && jobs5[0].Tick == 2*half-1
 	})
 	_, err := c.node(4).Acquire(ctx, "held", LockDelay(time.Second))
 	require.NoError(t, err)
@@ -143,13 +144,13 @@ func TestWorstDay(t *testing.T) {
 	second.openNodes(1, 2, 3, 4, 5)
 	require.GreaterOrEqual(t, time.Since(begun), 1500*time.Millisecond, "no full grace")
 	for _, id := range second.ids() {
-		for tick := int64(0); tick < 80; tick += 13 {
+		for tick := int64(0); tick < 2*half; tick += 3 {
 			again, err := second.node(id).ClaimTick(ctx, "nightly", tick)
 			require.NoError(t, err)
 			require.False(t, again, "tick %d ran twice", tick)
 		}
 	}
-	first, err := second.node(2).ClaimTick(ctx, "nightly", 80)
+	first, err := second.node(2).ClaimTick(ctx, "nightly", 2*half)
 	require.NoError(t, err)
 	require.True(t, first)
 	lost := last

@@ -14,7 +14,7 @@ import (
 )
 
 // inOldSim runs five nodes that speak only the lowest level over a simulated log. open
-// starts a replica anew, as one that speaks a level; ready waits for it too.
+// starts a replica anew, as one that speaks a level.
 func inOldSim(t *testing.T, test func(t *testing.T, s *sim, nodes map[uint64]*Node, open func(id uint64, level byte) *Node)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(1, 5)
@@ -133,5 +133,47 @@ func TestAReplicaThatIsDownHoldsTheLevelBack(t *testing.T) {
 		elapse(3 * DefaultElectionTimeout)
 		synctest.Wait()
 		require.Equal(t, []int{3}, levelsInForce(nodes))
+	})
+}
+
+// One that was down while the level was raised and the log was cut is sent a snapshot that
+// it does not know. It stops as one that meets an entry does, its process lives, and as a
+// new version it goes on from there.
+func TestOldReplicaIsSentANewerSnapshot(t *testing.T) {
+	before := tuning
+	tuning.snapshotEntries, tuning.compactionOverhead = 30, 5
+	defer func() { tuning = before }()
+	c := newCluster(t, brisk)
+	eventually(t, "the level rises", func() bool { return slices.Equal(levelsInForce(c.nodes), []int{3}) })
+	c.closeNodes(5)
+	for range 40 {
+		goesOn(t, c.nodes)
+	}
+	o := c.options[5]
+	o.level = 2
+	old, err := Open(o)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	require.ErrorIs(t, old.Ready(ctx), ErrFormat)
+	require.ErrorContains(t, old.Ready(ctx), "level 3, and this version knows no more than 2")
+	goesOn(t, c.nodes)
+	require.NoError(t, old.Close())
+	c.openNodes(5)
+	goesOn(t, c.nodes)
+	settled(t, c.nodes)
+}
+
+// The level is raised to what all speak, though some speak more.
+func TestLevelIsThatOfTheLeast(t *testing.T) {
+	inOldSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node, open func(uint64, byte) *Node) {
+		for id := uint64(1); id <= 5; id++ {
+			require.NoError(t, open(id, 3+byte(id%2)).Ready(soon(t)))
+		}
+		elapse(5 * DefaultElectionTimeout)
+		require.Equal(t, []int{3}, levelsInForce(nodes))
+		for _, n := range nodes {
+			require.NoError(t, n.Status().Err)
+		}
 	})
 }
