@@ -217,6 +217,8 @@ func TestRestore(t *testing.T) {
 			}()
 			old := newSim(seed, 5)
 			nodes := old.openAll(t)
+		defer closeAll(t, nodes)
+			defer closeAll(t, nodes)
 			s, err := nodes[1].OpenSession(soon(t), WithTTL(40*time.Second))
 			require.NoError(t, err)
 			_, err = s.Acquire(soon(t), "account", LockDelay(30*time.Second))
@@ -249,6 +251,7 @@ func TestRestore(t *testing.T) {
 			sim, nodes := founded(t, seed, backup, func(s *sim, o *Options) {
 				s.faults = simFaults{drop: 0.1, duplicate: 0.1, late: 0.1, delay: 20 * time.Millisecond, snapshot: 0.2}
 			})
+			defer closeAll(t, nodes)
 			for range 4 {
 				elapse(12 * time.Second)
 				sim.moveLeader()
@@ -336,6 +339,7 @@ func TestRestoreGoesOnAfterRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old := newSim(1, 5)
 		nodes := old.openAll(t)
+		defer closeAll(t, nodes)
 		for i := range int64(partItems + 1) {
 			_, err := nodes[1].ClaimTick(soon(t), fmt.Sprint("job ", i), 5)
 			require.NoError(t, err)
@@ -344,6 +348,7 @@ func TestRestoreGoesOnAfterRestarts(t *testing.T) {
 		closeAll(t, nodes)
 
 		s, nodes := founded(t, 1, backup, func(*sim, *Options) {})
+		defer closeAll(t, nodes)
 		s.cut(5)
 		first := make(chan struct{}) // closed with the first of two parts
 		s.alter(func() {

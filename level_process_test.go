@@ -15,7 +15,7 @@ import (
 // that is started again as the old version stops with ErrFormat, and the others go on.
 func TestProcessesUpgrade(t *testing.T) {
 	t.Parallel()
-	ps := startProcesses(t, 10*time.Second, 300*time.Millisecond, 2)
+	ps := newProcesses(t, 10*time.Second, 300*time.Millisecond, func(r *role) { r.Level = 2 })
 	var last fencing.Token
 	changeHands := func() {
 		t.Helper()

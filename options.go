@@ -78,7 +78,8 @@ type Options struct {
 	// old cluster first, and give the new one another Cluster name: see docs/OPERATIONS.md.
 	Restore string
 	// Dir is where the log and the snapshots are kept. One process at a time may
-	// use it, always under the same ReplicaID, Cluster and hostname.
+	// use it, always under the same ReplicaID, Cluster and hostname. If it is removed
+	// meanwhile, the process is stopped when the next snapshot is due.
 	Dir string
 	// Cluster is the name of the cluster: differently named ones refuse each
 	// other. Default: "quorumlock".
@@ -104,7 +105,8 @@ type Options struct {
 	// OnFatal has the last word before the process is stopped because its disk
 	// can no longer be trusted, or an invariant of the log is broken. It has two
 	// seconds. The panic that follows cannot be recovered. A write or an fsync of
-	// the log that failed is among the causes: the error names the file.
+	// the log that failed is among the causes: the error names the file. Too few
+	// file descriptors are not: what needs one waits.
 	OnFatal func(error)
 	// OnJeopardy is called, in a goroutine of its own, when a session could not
 	// be renewed for half of the time for which it can be trusted: its locks

@@ -32,6 +32,8 @@ type sim struct {
 	faults   simFaults
 	strays   sync.WaitGroup // late proposals that will be committed by themselves
 
+	led       func(r *simReplica)                   // if set, is told before a replica is that it leads a new term; s.mu is held
+	asked     func(r *simReplica, entry []byte)     // if set, is told of every proposal that a node makes
 	committed func(entry []byte)                    // if set, is told of every entry that the log gets; s.mu is held
 	reached   func(r *simReplica, index int)        // if set, is told that a replica has applied so much
 	donor     func() (snapshot []byte, entries int) // if set, has the snapshots to install
@@ -90,6 +92,7 @@ type simReplica struct {
 	level    byte // that it speaks
 	applied  int  // how many entries
 	barriers uint64
+	term     uint64 // the last one that it was told it leads
 
 	marked   func(io.Writer, <-chan struct{}) error // a snapshot that is still to be written
 	markedAt int
@@ -244,6 +247,10 @@ func (s *sim) commit(entry []byte) {
 func (s *sim) tell() {
 	for _, r := range s.replicas {
 		if r.connected() {
+			if s.led != nil && s.leader == r.id && s.term != r.term {
+				r.term = s.term
+				s.led(r)
+			}
 			r.ev.leader(0, s.leader, s.term)
 		}
 	}
@@ -323,6 +330,9 @@ func (s *sim) nap(rng *rand.Rand) time.Duration {
 
 func (r *simReplica) propose(ctx context.Context, entry []byte) error {
 	s := r.sim
+	if s.asked != nil {
+		s.asked(r, entry)
+	}
 	s.mu.Lock()
 	rng := s.fate(r, entry)
 	s.mu.Unlock()

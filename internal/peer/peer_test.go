@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -255,11 +256,13 @@ func TestRecordBeforeMessage(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.RemoveAll(dir)) // nothing can be written any more
 	a := setup{id: Identity{Replica: 1}}.start(t)
-	b := setup{id: Identity{Replica: 2}, book: book}.start(t)
+	said, logger := newWarnings()
+	b := setup{id: Identity{Replica: 2}, book: book, logger: logger}.start(t)
 	_, err = a.dial(t, 2, b)
 	require.Error(t, err)
 	_, err = b.dial(t, 1, a)
 	require.Error(t, err)
+	require.Equal(t, 1, strings.Count(said.String(), "the record of it cannot be written"), said.String())
 }
 
 func TestBookDamaged(t *testing.T) {

@@ -63,6 +63,7 @@ type Transport struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	workers sync.WaitGroup
+	seats   chan struct{} // one for each stranger; who had to make way keeps it until it has noticed
 	trouble *troubles
 
 	mu        sync.Mutex
@@ -81,6 +82,7 @@ func New(cfg Config) *Transport {
 		cfg:      cfg,
 		gate:     make(chan struct{}),
 		stop:     make(chan struct{}),
+		seats:    make(chan struct{}, 2*maxStrangers),
 		inbound:  make(map[uint64][]net.Conn),
 		outbound: make(map[*Conn]struct{}),
 		met:      make(map[uint64]bool),
@@ -149,6 +151,7 @@ func (t *Transport) accept() {
 		conn, err := t.cfg.Listener.Accept()
 		if err == nil {
 			pause = minAcceptPause
+			t.seats <- struct{}{} // soon: half of those at least had to make way
 			t.welcome(conn)
 			continue
 		}
@@ -171,6 +174,7 @@ func (t *Transport) welcome(conn net.Conn) {
 	defer t.mu.Unlock()
 	if t.closed {
 		_ = conn.Close()
+		<-t.seats
 		return
 	}
 	if len(t.strangers) >= maxStrangers {
@@ -191,6 +195,7 @@ func (t *Transport) serve(raw net.Conn) {
 		linger(raw)
 	}
 	t.forget(raw)
+	<-t.seats
 	if err != nil {
 		return
 	}
@@ -281,6 +286,10 @@ func (t *Transport) examine(conn net.Conn, payload []byte, dialled uint64) (hell
 		return h, refuse(CodeCertificate, "%v", err)
 	}
 	if err := t.cfg.Book.admit(self.Replica, &h); err != nil {
+		// This replica's disk, and nothing that the other could mend.
+		if !errors.As(err, new(*Refusal)) && t.trouble.first(fmt.Sprint("record of ", h.Replica)) {
+			t.cfg.Logger.Warn("no connection with a peer: the record of it cannot be written", "peer", h.Replica, "err", err)
+		}
 		return h, err
 	}
 	t.trouble.note(h.Replica, nil)
