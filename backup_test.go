@@ -115,6 +115,26 @@ func TestBackupUnderLoad(t *testing.T) {
 	})
 }
 
+// A replica that lags waits until it has what was complete elsewhere.
+func TestBackupHasWhatWasComplete(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		s.pause(3, true)
+		h, err := nodes[1].Acquire(soon(t), "job")
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var b bytes.Buffer
+		err = nodes[3].Backup(ctx, &b)
+		require.ErrorIs(t, err, ErrNoQuorum)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Zero(t, b.Len())
+		s.pause(3, false)
+		_, info := backupOf(t, nodes[3])
+		require.Equal(t, h.Token(), info.Groups[0].Token)
+		require.Equal(t, 1, info.Groups[0].Locks)
+	})
+}
+
 func TestBackupThatIsGivenUp(t *testing.T) {
 	inSim(t, func(t *testing.T, _ *sim, nodes map[uint64]*Node) {
 		_, err := nodes[1].Acquire(soon(t), "job")
@@ -217,7 +237,6 @@ func TestRestore(t *testing.T) {
 			}()
 			old := newSim(seed, 5)
 			nodes := old.openAll(t)
-		defer closeAll(t, nodes)
 			defer closeAll(t, nodes)
 			s, err := nodes[1].OpenSession(soon(t), WithTTL(40*time.Second))
 			require.NoError(t, err)
@@ -386,6 +405,5 @@ func TestRestoreGoesOnAfterRestarts(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, first500)
 		settled(t, nodes)
-		closeAll(t, nodes)
 	})
 }
