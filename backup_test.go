@@ -141,7 +141,9 @@ func TestBackupThatIsGivenUp(t *testing.T) {
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		w := slowWriter{each: cancel}
-		require.ErrorIs(t, nodes[1].Backup(ctx, &w), context.Canceled)
+		err = nodes[1].Backup(ctx, &w)
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, err, ErrBackup)
 		_, err = InspectBackup(&w.Buffer)
 		require.ErrorIs(t, err, ErrBackup)
 		full := errors.New("no space left on device")

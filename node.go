@@ -30,6 +30,8 @@ type Node struct {
 
 	ctx     context.Context // ends when the node closes
 	stop    context.CancelFunc
+	open    context.Context // ends when Close begins
+	leave   context.CancelFunc
 	loops   sync.WaitGroup
 	closing sync.Once
 	closed  chan struct{} // closed when Close has done all it does
@@ -88,6 +90,7 @@ func open(opts Options, openEngine opener) (*Node, error) {
 		resting:  window,
 	}
 	n.ctx, n.stop = context.WithCancel(context.Background())
+	n.open, n.leave = context.WithCancel(context.Background())
 	n.groups = []*group{newGroup(n, 0)}
 	machines := make([]stateMachine, len(n.groups))
 	for i, g := range n.groups {
@@ -118,6 +121,7 @@ func open(opts Options, openEngine opener) (*Node, error) {
 	n.loops.Go(n.renewLoop)
 	n.loops.Go(n.expiryLoop)
 	n.loops.Go(n.levelLoop)
+	n.loops.Go(n.resignLoop)
 	if id.backup != "" && opts.backup != nil {
 		n.loops.Go(func() { n.restoreLoop(opts.backup) })
 	}
@@ -322,6 +326,7 @@ func (n *Node) Close() error {
 	n.closing.Do(func() {
 		defer close(n.closed)
 		n.fail(ErrClosed)
+		n.leave()
 		n.loops.Wait()
 		err = n.host.close()
 	})
