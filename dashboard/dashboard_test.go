@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quorumlock/quorumlock"
+	"github.com/quorumlock/quorumlock/dashboard/api"
 )
 
 // take holds a lock until the test is over.
@@ -116,17 +117,17 @@ func TestEveryPageAsHTMLAndJSON(t *testing.T) {
 			require.Contains(t, bySuffix.Body.String(), s, target)
 		}
 	}
-	v := decoded[lockView](t, get(h, "/lock.json?name="+id))
+	v := decoded[api.Lock](t, get(h, "/lock.json?name="+id))
 	require.Equal(t, []string{session}, v.Waiters[0].BlockedBy)
 	require.Equal(t, hold.Token().String(), v.Holders[0].Token)
-	c := decoded[clusterView](t, get(h, "/cluster.json"))
+	c := decoded[api.Cluster](t, get(h, "/cluster.json"))
 	require.Equal(t, "ok", c.Health)
 	require.Len(t, c.Members, 3)
 	require.NotZero(t, c.Leader)
 	require.NotZero(t, c.Term)
-	one := decoded[oneSessionView](t, get(h, "/session.json?id="+session))
+	one := decoded[api.OneSession](t, get(h, "/session.json?id="+session))
 	require.Equal(t, "pages/leader", one.Held[0].Name)
-	waits := decoded[oneSessionView](t, get(h, "/session.json?id="+v.Waiters[0].Session))
+	waits := decoded[api.OneSession](t, get(h, "/session.json?id="+v.Waiters[0].Session))
 	require.Equal(t, "pages/leader", waits.Waited[0].Name)
 }
 
@@ -146,12 +147,12 @@ func TestPagingShowsEachLockOnce(t *testing.T) {
 				require.Less(t, pages, 30)
 				q := url.Values{"prefix": {"paging/"}, "limit": {fmt.Sprint(limit)}, "after": {after}}
 				w := get(h, "/"+path+".json?"+q.Encode())
-				var names []lockView
+				var names []api.Lock
 				if path == "locks" {
-					v := decoded[locksView](t, w)
+					v := decoded[api.Locks](t, w)
 					names, after = v.Locks, v.Next
 				} else {
-					v := decoded[electionsView](t, w)
+					v := decoded[api.Elections](t, w)
 					names, after = v.Elections, v.Next
 				}
 				require.LessOrEqual(t, len(names), limit)
@@ -166,7 +167,7 @@ func TestPagingShowsEachLockOnce(t *testing.T) {
 		}
 	}
 	require.Contains(t, get(h, "/locks?prefix=paging/&limit=5").Body.String(), `after=paging%2f04`)
-	require.Empty(t, decoded[locksView](t, get(h, "/locks.json?prefix=nothing-like-it")).Locks)
+	require.Empty(t, decoded[api.Locks](t, get(h, "/locks.json?prefix=nothing-like-it")).Locks)
 }
 
 func TestSessionsArePagedAndFound(t *testing.T) {
@@ -178,7 +179,7 @@ func TestSessionsArePagedAndFound(t *testing.T) {
 	h := New(nodes[0], Options{})
 	seen := make(map[string]bool)
 	for after := ""; ; {
-		v := decoded[sessionsView](t, get(h, "/sessions.json?owner=many+sess&limit=2&after="+after))
+		v := decoded[api.Sessions](t, get(h, "/sessions.json?owner=many+sess&limit=2&after="+after))
 		require.Equal(t, 5, v.Total)
 		for _, s := range v.Sessions {
 			require.False(t, seen[s.ID])
@@ -197,11 +198,11 @@ func TestALongLineIsPaged(t *testing.T) {
 		queue(t, nodes[0], "long line")
 	}
 	h := New(nodes[0], Options{})
-	v := decoded[lockView](t, get(h, "/lock.json?name=long+line&from=3"))
+	v := decoded[api.Lock](t, get(h, "/lock.json?name=long+line&from=3"))
 	require.Equal(t, 4, v.WaiterCount)
 	require.Len(t, v.Waiters, 1)
 	require.Equal(t, 3, v.Waiters[0].Ahead)
-	require.Empty(t, decoded[lockView](t, get(h, "/lock.json?name=long+line&from=99")).Waiters)
+	require.Empty(t, decoded[api.Lock](t, get(h, "/lock.json?name=long+line&from=99")).Waiters)
 	info, err := nodes[0].Describe(t.Context(), "long line")
 	require.NoError(t, err)
 	cut := viewLock(info, 1, 2)
@@ -234,7 +235,7 @@ func TestHostileNamesAreText(t *testing.T) {
 		require.NotContains(t, body, " onclick", target)
 	}
 	require.Contains(t, get(h, "/locks").Body.String(), `\u202e\n`)
-	require.Equal(t, evil, decoded[lockView](t, get(h, "/lock.json?name="+url.QueryEscape(evil))).Name)
+	require.Equal(t, evil, decoded[api.Lock](t, get(h, "/lock.json?name="+url.QueryEscape(evil))).Name)
 	require.NotContains(t, get(h, "/locks.json").Body.String(), "<script>")
 }
 
@@ -321,9 +322,9 @@ func TestClosedNode(t *testing.T) {
 	require.NoError(t, err)
 	lone := one[0]
 	h := New(lone, Options{})
-	require.Equal(t, "ok", decoded[clusterView](t, get(h, "/cluster.json")).Health)
+	require.Equal(t, "ok", decoded[api.Cluster](t, get(h, "/cluster.json")).Health)
 	require.NoError(t, lone.Close())
-	require.Equal(t, "failed", decoded[clusterView](t, get(h, "/cluster.json")).Health)
+	require.Equal(t, "failed", decoded[api.Cluster](t, get(h, "/cluster.json")).Health)
 	require.Contains(t, get(h, "/").Body.String(), "Failed")
 	for _, path := range []string{"/locks", "/lock?name=a", "/sessions", "/elections", "/session?id=1.1.1"} {
 		w := get(h, path)
