@@ -27,6 +27,7 @@ const (
 	ForceRelease Kind = "force-release" // Node.ForceRelease of Name and Token
 	ForceClose   Kind = "force-close"   // Node.ForceClose of Session
 	RequestYield Kind = "request-yield" // Node.RequestYield of Name
+	TakeLock     Kind = "take-lock"     // hold Name for a client outside of this process: see Options.MaxHolds
 )
 
 var kinds = map[string]Kind{string(ForceRelease): ForceRelease, string(ForceClose): ForceClose, string(RequestYield): RequestYield}
@@ -40,7 +41,7 @@ var doneTexts = map[string]string{
 // An Action is what somebody wants to do.
 type Action struct {
 	Kind    Kind
-	Name    string        // of the lock: ForceRelease, RequestYield
+	Name    string        // of the lock: ForceRelease, RequestYield, TakeLock
 	Token   fencing.Token // of the hold: ForceRelease
 	Session sessions.ID   // ForceClose
 	By      string        // who: Options.User, or what the request says
