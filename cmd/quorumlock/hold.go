@@ -126,7 +126,7 @@ func (l *lease) ping() api.HoldMessage {
 	return api.HoldMessage{Ping: l.asked}
 }
 
-func (l *lease) due() bool { return l.asked == 0 || now() >= l.at+l.length/10 }
+func (l *lease) due() bool { return now() >= l.at+l.length/10 }
 
 // answered notes an answer to a ping, and returns when that was sent.
 func (l *lease) answered(ping uint64) (at time.Duration, ok bool) {

@@ -195,6 +195,7 @@ func (r *runner) pause(d time.Duration) error {
 // queue waits until the lock is ours, and we know until when. A refusal that it returns
 // is final.
 func (r *runner) queue() error {
+	r.line.tell(r.lease.ping())
 	for {
 		select {
 		case a, ok := <-r.line.heard:
