@@ -43,6 +43,7 @@ func launch(t *testing.T, args ...string) *process {
 	require.NoError(t, err)
 	out, to, err := os.Pipe() // not StdoutPipe, which Wait would close
 	require.NoError(t, err)
+	p.WaitDelay = time.Second // for what it has left behind, if it has
 	p.Stdout, p.Stderr, p.out = to, &p.errs, bufio.NewReader(out)
 	require.NoError(t, p.Start())
 	require.NoError(t, to.Close())
@@ -140,7 +141,7 @@ func queued(t *testing.T, n *quorumlock.Node, name string) {
 func TestRunPassesSignalsOn(t *testing.T) {
 	c := locktest.New(t, locktest.Config{Replicas: 1})
 	s := serve(t, c.Node(1))
-	p := launch(t, "run", "-url", s.URL, "job", "--", "sh", "-c", `trap 'exit 9' USR1; echo ready; while :; do sleep 0.05; done`)
+	p := launch(t, "run", "-url", s.URL, "job", "--", "sh", "-c", `trap 'exit 9' USR1; echo ready; for i in $(seq 600); do sleep 0.05; done`)
 	p.line(t)
 	require.NoError(t, p.Process.Signal(unix.SIGUSR1))
 	require.Equal(t, 9, p.code(t), &p.errs)
@@ -163,7 +164,8 @@ func TestRunPassesSignalsOn(t *testing.T) {
 }
 
 // stubborn is a command that does not end when it is told to, and has a child like it.
-const stubborn = `trap '' TERM INT; sh -c 'echo $$; while :; do sleep 0.05; done' & echo $$; wait; while :; do sleep 0.05; done`
+// After half a minute it ends by itself.
+const stubborn = `trap '' TERM INT; sh -c 'echo $$; for i in $(seq 600); do sleep 0.05; done' & echo $$; wait`
 
 // Whatever takes the lock away, the command and what it has started are gone before
 // anybody else is granted the lock.
@@ -196,6 +198,7 @@ func TestRunEndsTheCommandBeforeAnybodyElseHasTheLock(t *testing.T) {
 				pid, err := strconv.Atoi(p.line(t))
 				require.NoError(t, err)
 				pids = append(pids, pid)
+				t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGKILL) })
 			}
 			info, err := c.Node(2).Describe(soon(t), "job")
 			require.NoError(t, err)
