@@ -117,6 +117,7 @@ func (s *Session) acquire(ctx context.Context, r request, wait bool) (*Hold, err
 }
 
 func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, error) {
+	g := n.groupOf(r.name)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
@@ -124,11 +125,11 @@ func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, error) {
 		return nil, n.failed
 	case s.state == sessionOver:
 		return nil, s.cause
-	case len(n.stream.acquires) >= maxPending:
+	case len(g.stream.acquires) >= maxPending:
 		n.stats.refused(RefusalBusy)
 		return nil, ErrBusy
 	}
-	h := &Hold{session: s, name: r.name, wait: wait, limit: r.terms.maxWaiters}
+	h := &Hold{part: s.in(g), name: r.name, wait: wait, limit: r.terms.maxWaiters}
 	if !r.terms.plain() || len(r.names) > 0 || s.maxWaits != anyNumber {
 		h.more.Store(newHoldMore(r))
 	}
@@ -137,26 +138,26 @@ func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, error) {
 	} else {
 		h.answer = make(chan struct{}, 1)
 	}
-	n.claimNow(h)
+	g.claimNow(h)
 	return h, nil
 }
 
 // claimNow gives a claim its number and queues it to be sent. n.mu is held.
-func (n *Node) claimNow(h *Hold) {
-	n.stats.asked(h)
-	n.lastHold++
-	h.seq, h.batch, h.queued = n.lastHold, 0, false
-	h.session.claims[h.seq] = h
-	n.stream.acquires = append(n.stream.acquires, h)
-	n.stream.nudge()
+func (g *group) claimNow(h *Hold) {
+	g.n.stats.asked(h)
+	g.n.lastHold++
+	h.seq, h.batch, h.queued = g.n.lastHold, 0, false
+	h.part.claims[h.seq] = h
+	g.stream.acquires = append(g.stream.acquires, h)
+	g.stream.nudge()
 }
 
 // claimAgain is claimNow for a claim of which nothing is left although nobody has
-// answered it. n.mu and the state machine's lock are held.
-func (n *Node) claimAgain(h *Hold) {
-	delete(h.session.claims, h.seq)
-	n.stats.leavesLine(h)
-	n.claimNow(h)
+// answered it. g.n.mu and the state machine's lock are held.
+func (g *group) claimAgain(h *Hold) {
+	delete(h.part.claims, h.seq)
+	g.n.stats.leavesLine(h)
+	g.claimNow(h)
 }
 
 // maxAnswers is how many channels are kept for later calls.
@@ -197,7 +198,7 @@ func (n *Node) abandon(h *Hold) (answered bool) {
 		n.forgetClaim(h) // it was never sent: there is nothing to take back
 		return false
 	}
-	n.stream.say(wire.Command{Op: wire.Cancel, Session: h.session.id.Seq, Hold: h.seq, Lock: hashOf(h.name)})
+	h.part.g.stream.say(wire.Command{Op: wire.Cancel, Session: h.part.id.Seq, Hold: h.seq, Lock: hashOf(h.name)})
 	return false
 }
 
@@ -210,7 +211,7 @@ func (n *Node) gaveUp(h *Hold, ctxErr error) error {
 		return fmt.Errorf("acquire %q: %w", h.name, &ctxError{ErrNoQuorum, ctxErr})
 	}
 	var held *HeldError
-	n.machine.read(func(f *lockFSM) { held = f.heldError(h, f.firstBusy(h)) })
+	h.part.g.machine.read(func(f *lockFSM) { held = f.heldError(h, f.firstBusy(h)) })
 	held.ctxErr = ctxErr
 	return held
 }
@@ -231,7 +232,7 @@ func (n *Node) endClaim(h *Hold, cause error) {
 // forgetClaim forgets a claim of which nothing is left in the cluster. n.mu is held.
 func (n *Node) forgetClaim(h *Hold) {
 	n.stats.forgotten(h)
-	delete(h.session.claims, h.seq)
+	delete(h.part.claims, h.seq)
 	h.forgotten = true
 	h.wake()
 }

@@ -279,7 +279,7 @@ func TestBusy(t *testing.T) {
 		}
 		n.mu.Lock()
 		for range maxPending {
-			n.stream.acquires = append(n.stream.acquires, &Hold{session: h.session, abandoned: true})
+			n.groups[0].stream.acquires = append(n.groups[0].stream.acquires, &Hold{part: h.part, abandoned: true})
 		}
 		n.mu.Unlock()
 		start := time.Now()

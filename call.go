@@ -76,39 +76,39 @@ func (f *lockFSM) outcome(self sessions.ID, c wire.Command) cause {
 }
 
 // call asks the cluster for something about a name and waits for the answer.
-func (n *Node) call(ctx context.Context, name string, c wire.Command) error {
-	why, err := n.ask(ctx, name, c)
+func (g *group) call(ctx context.Context, name string, c wire.Command) error {
+	why, err := g.ask(ctx, name, c)
 	if err != nil {
 		return err
 	}
-	return n.outcome(name, c, why)
+	return g.outcome(name, c, why)
 }
 
 // ask is call for an answer that may be no error.
-func (n *Node) ask(ctx context.Context, name string, c wire.Command) (cause, error) {
-	n.mu.Lock()
-	if n.failed != nil {
-		defer n.mu.Unlock()
-		return 0, n.failed
+func (g *group) ask(ctx context.Context, name string, c wire.Command) (cause, error) {
+	g.n.mu.Lock()
+	if g.n.failed != nil {
+		defer g.n.mu.Unlock()
+		return 0, g.n.failed
 	}
-	x := n.calls.begin(c)
-	n.stream.say(c)
-	n.mu.Unlock()
+	x := g.calls.begin(c)
+	g.stream.say(c)
+	g.n.mu.Unlock()
 	select {
 	case why := <-x.answer:
 		return why, nil
-	case <-n.ctx.Done():
-		return 0, n.err()
+	case <-g.n.ctx.Done():
+		return 0, g.n.err()
 	case <-ctx.Done():
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		delete(n.calls.under, c.More.Call)
+		g.n.mu.Lock()
+		defer g.n.mu.Unlock()
+		delete(g.calls.under, c.More.Call)
 		return 0, fmt.Errorf("%s %q: %w", c.Op, name, &ctxError{ErrNoQuorum, ctx.Err()})
 	}
 }
 
 // outcome returns the error that stands for the answer to a call.
-func (n *Node) outcome(name string, c wire.Command, why cause) error {
+func (g *group) outcome(name string, c wire.Command, why cause) error {
 	if why == 0 {
 		return nil
 	}

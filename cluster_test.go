@@ -41,11 +41,16 @@ func brisk(o *Options) {
 // the test.
 func newCluster(t testing.TB, change ...func(*Options)) *cluster {
 	t.Helper()
+	return newClusterAt(t, freeAddresses(t, 5), change...)
+}
+
+func newClusterAt(t testing.TB, addrs []string, change ...func(*Options)) *cluster {
+	t.Helper()
 	c := &cluster{
 		t: t, options: make(map[uint64]Options), nodes: make(map[uint64]*Node), faults: peer.NewFaults(1),
 	}
 	members := make(map[uint64]string)
-	for i, addr := range freeAddresses(t, 5) {
+	for i, addr := range addrs {
 		members[uint64(i+1)] = addr
 	}
 	for id, addr := range members {
@@ -128,7 +133,7 @@ func (c *cluster) leader() uint64 {
 	eventually(c.t, "one leader for all", func() bool {
 		seen := make(map[uint64]bool)
 		for _, id := range c.ids() {
-			leader, _ = c.node(id).engine.leader()
+			leader, _ = c.node(id).groups[0].engine.leader()
 			seen[leader] = true
 		}
 		return len(seen) == 1 && c.node(leader) != nil
@@ -159,7 +164,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 func (n *Node) idle() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.claimCount() == 0 && len(n.stream.urgent) == 0 && len(n.stream.acquires) == 0 && len(n.stream.sent) == 0
+	return n.claimCount() == 0 && len(n.groups[0].stream.urgent) == 0 && len(n.groups[0].stream.acquires) == 0 && len(n.groups[0].stream.sent) == 0
 }
 
 // remains describes the state as this node has it.
@@ -172,8 +177,8 @@ type remains struct {
 
 // remains looks at the state without a mark: the engine may have one.
 func (n *Node) remains() (r remains) {
-	n.machine.read(func(f *lockFSM) {
-		r.applied, r.locks, r.token = n.machine.applied, f.table.n, uint64(f.token)
+	n.groups[0].machine.read(func(f *lockFSM) {
+		r.applied, r.locks, r.token = n.groups[0].machine.applied, f.table.n, uint64(f.token)
 		for _, own := range f.table.members {
 			r.claims += len(own.claims)
 			for x := own.first; x != 0; x = f.table.at(x).next {
@@ -228,7 +233,7 @@ func leftOver(nodes map[uint64]*Node) string {
 		if !n.idle() {
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			return fmt.Sprintf("node %d: %d claims, stream %+v", id, n.claimCount(), n.stream)
+			return fmt.Sprintf("node %d: %d claims, stream %+v", id, n.claimCount(), n.groups[0].stream)
 		}
 		r := n.remains()
 		if r.locks != 0 || r.claims != 0 {

@@ -11,12 +11,12 @@ import (
 
 // describe shows a lock as the state has it, with the times as this replica counts
 // them. The state machine's lock is held.
-func (n *Node) describe(f *lockFSM, l *queue.Line) LockInfo {
+func (g *group) describe(f *lockFSM, l *queue.Line) LockInfo {
 	info := f.describe(l)
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	g.n.mu.Lock()
+	defer g.n.mu.Unlock()
 	at := func(id timeID) (until time.Time) {
-		if until, ok := n.agenda.when(id); ok {
+		if until, ok := g.agenda.when(id); ok {
 			return until.Round(0)
 		}
 		return time.Time{}
@@ -33,7 +33,7 @@ func (n *Node) describe(f *lockFSM, l *queue.Line) LockInfo {
 		h.HeldUntil = at(timeID{c.Session, c.Seq, maxHold})
 		h.KeptUntil = at(timeID{c.Session, c.Seq, minHold})
 		if s := f.roll.Session(c.Session); s != nil {
-			if renewed, ok := n.judge.RenewedAt(c.Session.Replica, c.Session.Epoch); ok {
+			if renewed, ok := g.judge.RenewedAt(c.Session.Replica, c.Session.Epoch); ok {
 				h.LeaseUntil = renewed.Add(sessions.Lease(s.TTL)).Round(0)
 			}
 		}
@@ -88,7 +88,7 @@ func namesOf(c *queue.Claim) (names []string) {
 // heldError tells why a name that is asked for cannot be had now.
 func (f *lockFSM) heldError(h *Hold, name string) *HeldError {
 	e := &HeldError{Name: strings.Clone(name)}
-	own := f.table.claim(h.session.id, h.name, h.seq)
+	own := f.table.claim(h.part.id, h.name, h.seq)
 	if l := f.table.line(name); l != nil {
 		info := f.describe(l)
 		e.Holders, e.Limit, e.Taken, e.Delayed = info.Holders, info.Limit, info.Taken, len(l.Bars()) > 0
@@ -127,7 +127,7 @@ func (f *lockFSM) modeError(h *Hold, name string) error {
 // firstBusy returns which of a wait's names is in its way: the first one that
 // somebody else holds, or that others wait for before it.
 func (f *lockFSM) firstBusy(h *Hold) string {
-	own := f.table.claim(h.session.id, h.name, h.seq)
+	own := f.table.claim(h.part.id, h.name, h.seq)
 	if own == nil || !own.Joint() || own.Holds() {
 		return h.name
 	}

@@ -6,7 +6,7 @@ import (
 	"io"
 )
 
-// An engine is the replicated log as the node needs it: everything above it
+// An engine is the replicated log of one group as the node needs it: everything above it
 // runs unchanged over Raft (replica.go) and over a simulated log (tests).
 //
 // What an engine says of a proposal only decides whether to propose again:
@@ -38,9 +38,18 @@ type engine interface {
 	// membership returns all replicas, in no order and with nobody marked as
 	// leader, as of when it was called or later. One short try, as barrier.
 	membership(ctx context.Context) ([]Member, error)
+}
 
-	// close stops at once and waits until nothing calls the stateMachine any
-	// more. It is idempotent, and safe with calls under way, which fail.
+// An engineHost has the engines of all groups: they share a directory and a port.
+type engineHost interface {
+	// group returns the engine of one group.
+	group(i int) engine
+
+	// unreachable returns to which replicas a connection failed of late, and why.
+	unreachable() map[uint64]error
+
+	// close stops at once and waits until nothing calls a stateMachine any more.
+	// It is idempotent, and safe with calls under way, which fail.
 	close() error
 }
 
@@ -72,9 +81,9 @@ type logEntry struct {
 // engineEvents are how an engine reports what nobody asked it for. They are
 // called from the engine's goroutines and must not block or call the engine.
 type engineEvents struct {
-	// leader is called when this replica learns of a new leader, or (replica 0)
-	// that there is none.
-	leader func(replica, term uint64)
+	// leader is called when this replica learns of a new leader of a group, or
+	// (replica 0) that there is none.
+	leader func(group int, replica, term uint64)
 	// refused is called when peers will not talk to this replica, with an error
 	// that matches ErrWiped or ErrMembers. The replica is then of no use.
 	refused func(err error)

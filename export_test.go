@@ -61,13 +61,16 @@ func (x *Sim) Node(id uint64) *Node {
 	return x.nodes[id]
 }
 
-func (x *Sim) Cut(ids ...uint64)           { x.s.cut(ids...) }
-func (x *Sim) Heal()                       { x.s.heal() }
-func (x *Sim) MoveLeader()                 { x.s.moveLeader() }
-func (x *Sim) Pause(id uint64, yes bool)   { x.s.pause(id, yes) }
-func (x *Sim) Mute(id uint64, yes bool)    { x.s.mute(id, yes) }
-func (x *Sim) CalmDown()                   { x.s.alter(func() { x.s.faults = simFaults{} }); x.s.heal() }
-func (x *Sim) RaftLeader() (leader uint64) { leader, _ = x.Node(1).engine.leader(); return leader }
+func (x *Sim) Cut(ids ...uint64)         { x.s.cut(ids...) }
+func (x *Sim) Heal()                     { x.s.heal() }
+func (x *Sim) MoveLeader()               { x.s.moveLeader() }
+func (x *Sim) Pause(id uint64, yes bool) { x.s.pause(id, yes) }
+func (x *Sim) Mute(id uint64, yes bool)  { x.s.mute(id, yes) }
+func (x *Sim) CalmDown()                 { x.s.alter(func() { x.s.faults = simFaults{} }); x.s.heal() }
+func (x *Sim) RaftLeader() (leader uint64) {
+	leader, _ = x.Node(1).groups[0].engine.leader()
+	return leader
+}
 
 // Sleep moves a node's trust clock on, as if its machine had been suspended.
 func (x *Sim) Sleep(id uint64, d time.Duration) {

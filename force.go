@@ -52,7 +52,7 @@ func (n *Node) force(ctx context.Context, name, by, reason string, c wire.Comman
 		return err
 	}
 	c.More.By, c.More.Reason = by, reason
-	return n.call(ctx, name, c)
+	return n.groupOf(name).call(ctx, name, c)
 }
 
 func checkReason(what, text string) error {
@@ -78,5 +78,5 @@ func (n *Node) Resize(ctx context.Context, name string, limit int) error {
 	if limit < 1 || limit > MaxPermits {
 		return fmt.Errorf("%w: a limit of %d: must be 1 to %d", ErrPermits, limit, MaxPermits)
 	}
-	return n.call(ctx, name, wire.Command{Op: wire.Resize, Name: name, More: &wire.More{Of: uint64(limit)}})
+	return n.groupOf(name).call(ctx, name, wire.Command{Op: wire.Resize, Name: name, More: &wire.More{Of: uint64(limit)}})
 }

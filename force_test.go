@@ -313,7 +313,7 @@ func TestForcedCallsEndWithTheirContext(t *testing.T) {
 			require.Equal(t, 300*time.Millisecond, time.Since(started), name)
 		}
 		nodes[1].mu.Lock()
-		under := len(nodes[1].calls.under)
+		under := len(nodes[1].groups[0].calls.under)
 		nodes[1].mu.Unlock()
 		require.Zero(t, under)
 		for _, call := range []func(ctx context.Context) error{

@@ -17,10 +17,10 @@ import (
 // last look at Err and its write, for longer than its lease. Hand Token to the
 // store with each write, and let the store refuse an older one; see package fencing.
 type Hold struct {
-	session *Session
-	name    string // of several, the first
-	seq     uint64 // which acquisition of its process
-	over    atomic.Bool
+	part *part
+	name string // of several, the first
+	seq  uint64 // which acquisition of its process
+	over atomic.Bool
 
 	// Guarded by n.mu, until the call that acquires has had its answer.
 	wait      bool
@@ -65,13 +65,13 @@ func (h *Hold) Name() string { return h.name }
 func (h *Hold) Token() fencing.Token { return h.token }
 
 // Session returns the session that the hold belongs to.
-func (h *Hold) Session() *Session { return h.session }
+func (h *Hold) Session() *Session { return h.part.Session }
 
 // Done returns a channel that is closed when the hold is lost or released. In a
 // process that was stopped it is closed only when the process runs again; Err knows
 // at once.
 func (h *Hold) Done() <-chan struct{} {
-	n := h.session.n
+	n := h.part.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	a := h.aside()
@@ -89,13 +89,13 @@ func (h *Hold) Done() <-chan struct{} {
 // looks at the clock itself: it is right in a process that has just woken from a
 // long stop, before any timer has run. It needs no network.
 func (h *Hold) Err() error {
-	if !h.over.Load() && h.session.alive() && !h.overdue() {
+	if !h.over.Load() && h.part.alive() && !h.overdue() {
 		return nil
 	}
-	n := h.session.n
+	n := h.part.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.distrust(h.session)
+	n.distrust(h.part.Session)
 	if h.overdue() {
 		h.lose(ErrMaxHold)
 	}
@@ -109,9 +109,9 @@ func (h *Hold) Remaining() time.Duration {
 	if h.Err() != nil {
 		return 0
 	}
-	left := h.session.remaining()
+	left := h.part.remaining()
 	if m := h.more.Load(); m != nil && m.until != 0 {
-		left = min(left, m.until-h.session.n.trust())
+		left = min(left, m.until-h.part.n.trust())
 	}
 	return max(left, 0)
 }
@@ -122,7 +122,7 @@ func (h *Hold) Remaining() time.Duration {
 func (h *Hold) Context(parent context.Context) (ctx context.Context, cancel context.CancelFunc) {
 	inner, end := context.WithCancelCause(parent)
 	hc := &holdContext{Context: inner, h: h, end: end}
-	n := h.session.n
+	n := h.part.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if h.err != nil {
@@ -168,13 +168,13 @@ func (h *Hold) Validate(ctx context.Context) error {
 	if err := h.Err(); err != nil {
 		return err
 	}
-	n := h.session.n
-	if err := n.barrier(ctx); err != nil {
+	g := h.part.g
+	if err := g.barrier(ctx); err != nil {
 		return err
 	}
 	held := false
-	n.machine.read(func(f *lockFSM) {
-		c := f.table.claim(h.session.id, h.name, h.seq)
+	g.machine.read(func(f *lockFSM) {
+		c := f.table.claim(h.part.id, h.name, h.seq)
 		held = c != nil && c.Holds() // there is never another claim of this number
 	})
 	if err := h.Err(); err != nil || held {
@@ -196,7 +196,7 @@ func (h *Hold) Release(ctx context.Context) error {
 	if ctx == nil {
 		return ErrNilContext
 	}
-	n := h.session.n
+	n := h.part.n
 	freed, lost := n.release(h)
 	if lost != nil {
 		return lost
@@ -248,7 +248,7 @@ func (h *Hold) wake() {
 func (n *Node) release(h *Hold) (freed <-chan struct{}, lost error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.distrust(h.session)
+	n.distrust(h.part.Session)
 	if h.overdue() {
 		h.lose(ErrMaxHold)
 	}
@@ -278,13 +278,13 @@ func (h *Hold) giveBack() {
 	if m := h.more.Load(); m != nil {
 		m.givenBack = true
 	}
-	h.session.n.stream.say(wire.Command{Op: wire.Release, Session: h.session.id.Seq, Hold: h.seq, Lock: hashOf(h.name)})
+	h.part.g.stream.say(wire.Command{Op: wire.Release, Session: h.part.id.Seq, Hold: h.seq, Lock: hashOf(h.name)})
 }
 
 // lose ends the hold without its holder's doing. n.mu is held.
 func (h *Hold) lose(cause error) {
 	if h.err == nil {
-		n := h.session.n
+		n := h.part.n
 		n.stats.lost(cause)
 		h.finish(&LostError{Name: h.name, Token: h.token, Cause: cause, At: n.clk.Now()})
 	}

@@ -80,7 +80,7 @@ func (h *Hold) TokenFor(name string) fencing.Token {
 
 // Mode returns how the lock is held.
 func (h *Hold) Mode() Mode {
-	n := h.session.n
+	n := h.part.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if m := h.more.Load(); m != nil {
@@ -104,7 +104,7 @@ func (h *Hold) Slots() []int {
 // the holder what comes of it. A request can get lost when this replica falls so
 // far behind that it is sent a snapshot.
 func (h *Hold) YieldRequests() <-chan YieldRequest {
-	n := h.session.n
+	n := h.part.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return h.moreOf().requests()
@@ -167,7 +167,7 @@ func (h *Hold) SetValue(ctx context.Context, value string) error {
 // to whoever is next, and HandOver returns ErrNoWaiter with the hold over. Errors
 // are those of Release, and ErrMode for a hold that is not exclusive, on one name.
 func (h *Hold) HandOver(ctx context.Context, to sessions.ID) error {
-	n := h.session.n
+	n := h.part.n
 	info, err := n.Describe(ctx, h.name)
 	if err != nil {
 		return err
@@ -182,7 +182,7 @@ func (h *Hold) HandOver(ctx context.Context, to sessions.ID) error {
 		return fmt.Errorf("hand over %q to %s: %w", h.name, to, ErrNoWaiter)
 	}
 	n.mu.Lock()
-	n.distrust(h.session)
+	n.distrust(h.part.Session)
 	if h.err != nil {
 		defer n.mu.Unlock()
 		return h.err
@@ -190,12 +190,12 @@ func (h *Hold) HandOver(ctx context.Context, to sessions.ID) error {
 	// Over for us before anybody else can be granted it.
 	h.finish(ErrNotHeld)
 	n.mu.Unlock()
-	return n.call(ctx, h.name, h.about(wire.Command{Op: wire.HandOver, More: &wire.More{Who: to}}))
+	return h.part.g.call(ctx, h.name, h.about(wire.Command{Op: wire.HandOver, More: &wire.More{Who: to}}))
 }
 
 // about makes a command one about the hold.
 func (h *Hold) about(c wire.Command) wire.Command {
-	c.Session, c.Hold, c.Lock = h.session.id.Seq, h.seq, hashOf(h.name)
+	c.Session, c.Hold, c.Lock = h.part.id.Seq, h.seq, hashOf(h.name)
 	return c
 }
 
@@ -207,7 +207,7 @@ func (h *Hold) change(ctx context.Context, c wire.Command) error {
 	if err := h.Err(); err != nil {
 		return err
 	}
-	err := h.session.n.call(ctx, h.name, h.about(c))
+	err := h.part.g.call(ctx, h.name, h.about(c))
 	if lost := h.Err(); lost != nil {
 		return lost
 	}
@@ -217,14 +217,14 @@ func (h *Hold) change(ctx context.Context, c wire.Command) error {
 // overdue reports whether MaxHold has ended for the holder.
 func (h *Hold) overdue() bool {
 	m := h.more.Load()
-	return m != nil && m.until != 0 && h.session.n.trust() >= m.until
+	return m != nil && m.until != 0 && h.part.n.trust() >= m.until
 }
 
 // obtain notes what a grant brought, and reports whether it was all that was asked
 // for. The effects of one entry bring all names. n.mu and the state machine's lock
 // are held.
 func (h *Hold) obtain(m *holdMore, name string, token fencing.Token) (all bool) {
-	n := h.session.n
+	n := h.part.n
 	if i, ok := slices.BinarySearch(m.names, name); ok && m.tokens[i].IsZero() {
 		m.tokens[i] = token
 		m.missing--
@@ -234,12 +234,12 @@ func (h *Hold) obtain(m *holdMore, name string, token fencing.Token) (all bool) 
 		return false
 	}
 	if m.mode == Counted {
-		m.slots, _ = n.machine.fsm.publicOf(h.session.id, h.name, h.seq)
+		m.slots, _ = h.part.g.machine.fsm.publicOf(h.part.id, h.name, h.seq)
 	}
 	if m.maxHold > 0 {
 		// The leader counts from when it applied the start, which is later.
 		m.until = n.trust() + trusted(m.maxHold)
-		n.stream.say(wire.Command{Op: wire.Start, Session: h.session.id.Seq, Hold: h.seq, Lock: hashOf(h.name), More: &wire.More{}})
+		h.part.g.stream.say(wire.Command{Op: wire.Start, Session: h.part.id.Seq, Hold: h.seq, Lock: hashOf(h.name), More: &wire.More{}})
 		m.timer = n.clk.AfterFunc(trusted(m.maxHold), func() { h.checkMaxHold(m) })
 	}
 	return true
@@ -247,7 +247,7 @@ func (h *Hold) obtain(m *holdMore, name string, token fencing.Token) (all bool) 
 
 // checkMaxHold is called when MaxHold may have ended for the holder.
 func (h *Hold) checkMaxHold(m *holdMore) {
-	n := h.session.n
+	n := h.part.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/quorumlock/quorumlock/fencing"
 	"github.com/quorumlock/quorumlock/queue"
 	"github.com/quorumlock/quorumlock/sessions"
@@ -76,13 +78,14 @@ func (n *Node) Describe(ctx context.Context, name string) (LockInfo, error) {
 	if err := checkCall(ctx, name); err != nil {
 		return LockInfo{}, err
 	}
-	if err := n.barrier(ctx); err != nil {
+	g := n.groupOf(name)
+	if err := g.barrier(ctx); err != nil {
 		return LockInfo{}, err
 	}
 	info := LockInfo{Name: name}
-	n.machine.read(func(f *lockFSM) {
+	g.machine.read(func(f *lockFSM) {
 		if l := f.table.line(name); l != nil {
-			info = n.describe(f, l)
+			info = g.describe(f, l)
 		}
 	})
 	return info, nil
@@ -129,15 +132,27 @@ func (n *Node) List(ctx context.Context, prefix string, opts ...ListOption) ([]L
 	}
 	infos := make([]LockInfo, 0, len(names))
 	for chunk := range slices.Chunk(names, 100) {
-		n.machine.read(func(f *lockFSM) {
-			for _, name := range chunk {
-				if l := f.table.line(name); l != nil {
-					infos = append(infos, n.describe(f, l))
-				}
-			}
-		})
+		for _, g := range n.groups {
+			infos = append(infos, g.describeAll(chunk)...)
+		}
 	}
+	slices.SortFunc(infos, func(a, b LockInfo) int { return strings.Compare(a.Name, b.Name) })
 	return infos, nil
+}
+
+// describeAll describes those of some names that are the group's and in use.
+func (g *group) describeAll(names []string) (infos []LockInfo) {
+	g.machine.read(func(f *lockFSM) {
+		for _, name := range names {
+			if g.n.groupOf(name) != g {
+				continue
+			}
+			if l := f.table.line(name); l != nil {
+				infos = append(infos, g.describe(f, l))
+			}
+		}
+	})
+	return infos
 }
 
 // names returns the first names of a page, in order. It takes the lock once for
@@ -148,19 +163,21 @@ func (n *Node) names(ctx context.Context, prefix string, o listOptions) ([]strin
 		slices.Sort(names)
 		names = names[:min(len(names), o.limit)]
 	}
-	for i := range pages {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		n.machine.read(func(f *lockFSM) {
-			for _, name := range f.table.lineNames(i) {
-				if name > o.after && strings.HasPrefix(name, prefix) {
-					names = append(names, strings.Clone(name))
-				}
+	for _, g := range n.groups {
+		for i := range pages {
+			if err := ctx.Err(); err != nil {
+				return nil, err
 			}
-		})
-		if len(names) > 2*o.limit+1024 {
-			trim()
+			g.machine.read(func(f *lockFSM) {
+				for _, name := range f.table.lineNames(i) {
+					if name > o.after && strings.HasPrefix(name, prefix) {
+						names = append(names, strings.Clone(name))
+					}
+				}
+			})
+			if len(names) > 2*o.limit+1024 {
+				trim()
+			}
 		}
 	}
 	trim()
@@ -195,11 +212,12 @@ func (n *Node) Sessions(ctx context.Context) ([]SessionInfo, error) {
 		return nil, err
 	}
 	var infos []SessionInfo
-	n.machine.read(func(f *lockFSM) {
+	g := n.groups[0]
+	g.machine.read(func(f *lockFSM) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		for p := range f.roll.Processes() {
-			renewed, ok := n.judge.RenewedAt(p.Replica, p.Epoch)
+			renewed, ok := g.judge.RenewedAt(p.Replica, p.Epoch)
 			for s := range p.Sessions() {
 				i := SessionInfo{ID: s.ID, Owner: s.Owner, Replica: s.ID.Replica, TTL: s.TTL, OpenedAt: time.UnixMilli(s.OpenedAt)}
 				if ok {
@@ -227,16 +245,22 @@ type Status struct {
 	Holds     int               // holds and waits of this process
 	Token     fencing.Token     // the last one granted in the cluster, as seen here
 	Err       error             // why this node can do nothing any more, or nil
+	// Unreachable are replicas to which a connection failed within the last minute,
+	// and why: a host that is down, a certificate that is not theirs. Who was not
+	// needed in that time is not among them.
+	Unreachable map[uint64]error
 }
 
 // Status returns what this replica knows. It asks nobody, waits for nothing, and
 // may be behind the others.
 func (n *Node) Status() Status {
-	s := Status{ReplicaID: n.opts.ReplicaID, Epoch: n.self.Epoch, Ready: isClosed(n.booted)}
-	s.Leader, s.Term = n.engine.leader()
-	s.Members = maps.Clone(n.engine.members())
-	n.machine.read(func(f *lockFSM) {
-		s.Applied, s.Locks, s.Token = n.machine.applied, f.table.n, f.token
+	s := Status{ReplicaID: n.opts.ReplicaID, Epoch: n.self.Epoch, Ready: n.ready()}
+	first := n.groups[0]
+	s.Leader, s.Term = first.engine.leader()
+	s.Members = maps.Clone(first.engine.members())
+	s.Unreachable = n.host.unreachable()
+	first.machine.read(func(f *lockFSM) {
+		s.Applied, s.Locks, s.Token = first.machine.applied, f.table.n, f.token
 	})
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -246,8 +270,10 @@ func (n *Node) Status() Status {
 
 // claimCount is how many acquisitions of this process there are. n.mu is held.
 func (n *Node) claimCount() (count int) {
-	for _, s := range n.sessions {
-		count += len(s.claims)
+	for _, g := range n.groups {
+		for _, p := range g.parts {
+			count += len(p.claims)
+		}
 	}
 	return count
 }
@@ -260,9 +286,21 @@ func (n *Node) consult(ctx context.Context) error {
 	return n.barrier(ctx)
 }
 
-// barrier waits until this replica has applied everything that was committed when
-// barrier was called.
-func (n *Node) barrier(ctx context.Context) error { return n.inquire(ctx, n.engine.barrier) }
+// barrier is that of every group.
+func (n *Node) barrier(ctx context.Context) error {
+	if len(n.groups) == 1 {
+		return n.groups[0].barrier(ctx)
+	}
+	var all errgroup.Group
+	for _, g := range n.groups {
+		all.Go(func() error { return g.barrier(ctx) })
+	}
+	return all.Wait()
+}
+
+// barrier waits until this replica has applied everything that was committed in the
+// group when barrier was called.
+func (g *group) barrier(ctx context.Context) error { return g.n.inquire(ctx, g.engine.barrier) }
 
 // inquire asks the cluster for something that changes nothing. A try whose answer was
 // lost is repeated: reads can get lost without a word.

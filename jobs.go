@@ -23,11 +23,12 @@ func (n *Node) ClaimTick(ctx context.Context, job string, tick int64) (bool, err
 	if err := checkCall(ctx, job); err != nil {
 		return false, err
 	}
-	why, err := n.ask(ctx, job, wire.Command{Op: wire.Claim, Name: job, More: &wire.More{Tick: tick}})
+	g := n.groupOf(job)
+	why, err := g.ask(ctx, job, wire.Command{Op: wire.Claim, Name: job, More: &wire.More{Tick: tick}})
 	if err != nil || why == causeClaimed {
 		return false, err
 	}
-	return why == 0, n.outcome(job, wire.Command{Op: wire.Claim}, why)
+	return why == 0, g.outcome(job, wire.Command{Op: wire.Claim}, why)
 }
 
 // A JobInfo tells which tick of a job was claimed last.
@@ -45,13 +46,15 @@ func (n *Node) Jobs(ctx context.Context, prefix string) ([]JobInfo, error) {
 		return nil, err
 	}
 	var infos []JobInfo
-	n.machine.read(func(f *lockFSM) {
-		for name, j := range f.jobs {
-			if strings.HasPrefix(name, prefix) {
-				infos = append(infos, JobInfo{Name: name, Tick: j.Tick, Replica: j.By.Replica, ClaimedAt: time.UnixMilli(j.At)})
+	for _, g := range n.groups {
+		g.machine.read(func(f *lockFSM) {
+			for name, j := range f.jobs {
+				if strings.HasPrefix(name, prefix) {
+					infos = append(infos, JobInfo{Name: name, Tick: j.Tick, Replica: j.By.Replica, ClaimedAt: time.UnixMilli(j.At)})
+				}
 			}
-		}
-	})
+		})
+	}
 	slices.SortFunc(infos, func(a, b JobInfo) int { return strings.Compare(a.Name, b.Name) })
 	return infos, nil
 }
@@ -63,5 +66,5 @@ func (n *Node) ForgetJob(ctx context.Context, job string) error {
 	if err := checkCall(ctx, job); err != nil {
 		return err
 	}
-	return n.call(ctx, job, wire.Command{Op: wire.Forget, Name: job, More: &wire.More{}})
+	return n.groupOf(job).call(ctx, job, wire.Command{Op: wire.Forget, Name: job, More: &wire.More{}})
 }

@@ -406,7 +406,7 @@ func (c *modeCaller) acquire(ctx context.Context, try bool, names []string, opts
 }
 
 func modeHoldOf(h *Hold, name string, mode Mode) modeHold {
-	return modeHold{who: who{h.session.id, h.seq}, mode: mode, token: h.TokenFor(name), slots: slotText(h.Slots())}
+	return modeHold{who: who{h.part.id, h.seq}, mode: mode, token: h.TokenFor(name), slots: slotText(h.Slots())}
 }
 
 func slotText(slots []int) (text string) {

@@ -635,15 +635,15 @@ func (c *cluster) trouble(ctx context.Context, rng *rand.Rand) {
 	other := 1 + id%5
 	switch rng.IntN(9) {
 	case 0, 1, 2:
-		if leader, _ := c.node(id).engine.leader(); leader != 0 {
+		if leader, _ := c.node(id).groups[0].engine.leader(); leader != 0 {
 			ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 			defer cancel()
-			_ = c.node(leader).engine.transfer(ctx, 1+leader%5) // it may well fail
+			_ = c.node(leader).groups[0].engine.transfer(ctx, 1+leader%5) // it may well fail
 		}
 	case 3:
 		c.faults.Isolate(id)
 	case 4:
-		if leader, _ := c.node(id).engine.leader(); leader != 0 {
+		if leader, _ := c.node(id).groups[0].engine.leader(); leader != 0 {
 			c.faults.Isolate(leader)
 		}
 	case 5:

@@ -10,12 +10,11 @@ import (
 // A pulse is how this process shows that it lives: numbered renewals, each with
 // the moment before it was sent. All sessions of the process live by it.
 type pulse struct {
-	last   uint64        // number of the last renewal made
-	sent   [256]renewal  // the last ones made; one that is older than these is not counted when it comes
-	acked  uint64        // number of the last renewal acknowledged
-	since  time.Duration // when that one was sent
-	wanted chan struct{} // has a token when a session was opened
-	news   chan struct{} // closed, and made anew, at each acknowledgement
+	last  uint64        // number of the last renewal made
+	sent  [256]renewal  // the last ones made; one that is older than these is not counted when it comes
+	acked uint64        // number of the last renewal acknowledged
+	since time.Duration // when that one was sent
+	news  chan struct{} // closed, and made anew, at each acknowledgement
 }
 
 type renewal struct {
@@ -23,19 +22,16 @@ type renewal struct {
 	at     time.Duration // by the trust clock, before it was sent
 }
 
-func (p *pulse) init() {
-	p.wanted = make(chan struct{}, 1)
-	p.news = make(chan struct{})
-}
+func (p *pulse) init() { p.news = make(chan struct{}) }
 
 // beat makes a renewal that is about to be sent. The moment counts from before it
 // is sent: however long it takes to be applied, the leader counts from later.
-func (n *Node) beat() uint64 {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.pulse.last++
-	k := n.pulse.last
-	n.pulse.sent[k%uint64(len(n.pulse.sent))] = renewal{k, n.trust()}
+func (g *group) beat() uint64 {
+	g.n.mu.Lock()
+	defer g.n.mu.Unlock()
+	g.pulse.last++
+	k := g.pulse.last
+	g.pulse.sent[k%uint64(len(g.pulse.sent))] = renewal{k, g.n.trust()}
 	return k
 }
 
@@ -51,82 +47,115 @@ func (p *pulse) ack(k uint64) bool {
 	return true
 }
 
-// renewLoop renews when nothing else that was sent has done so for a while.
-// Renewals stand outside the stream of batches: nothing delays them.
+// renewLoop renews in each group when nothing else that was sent to it has done so for
+// a while. Renewals stand outside the stream of batches: nothing delays them.
 func (n *Node) renewLoop() {
 	for {
-		wait, due := n.nextRenewal()
-		switch {
-		case wait < 0: // no session: nothing to renew
+		wait, due := n.nextRenewals()
+		for _, g := range due {
+			n.loops.Go(g.renew)
+		}
+		if wait < 0 { // no session: nothing to renew
 			select {
-			case <-n.pulse.wanted:
+			case <-n.wanted:
 			case <-n.ctx.Done():
 				return
 			}
-		case due == nil:
-			if !n.later(wait, n.pulse.wanted) {
-				return
-			}
-		default:
-			if n.deliver(due, func() []byte { return n.encode(wire.Entry{Renewal: n.beat()}) }) != nil {
-				return
-			}
+		} else if !n.later(wait, n.wanted) {
+			return
 		}
 	}
 }
 
-// nextRenewal tells how long it is until a renewal is due: negative for never. If
-// it is due now, acked is closed by the next acknowledgement.
-func (n *Node) nextRenewal() (wait time.Duration, acked <-chan struct{}) {
+// nextRenewals returns the groups in which a renewal is due, and how long it is until
+// the next one is: negative for never.
+func (n *Node) nextRenewals() (wait time.Duration, due []*group) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	var shortest time.Duration
-	for _, s := range n.sessions {
-		if s.state == sessionOpen && (shortest == 0 || s.ttl < shortest) {
-			shortest = s.ttl
+	wait = -1
+	for _, g := range n.groups {
+		if g.renewing != nil {
+			continue // it says when it is done
 		}
-	}
-	if shortest == 0 {
-		return -1, nil
-	}
-	wait = n.pulse.since + sessions.RenewEvery(shortest) - n.trust()
-	if wait > 0 {
-		return wait, nil
-	}
-	return 0, n.pulse.news
-}
-
-// expiryLoop lets the judge look, and proposes what it finds. Only the leader's
-// judge finds anything.
-func (n *Node) expiryLoop() {
-	next := lookEvery(n.opts.ElectionTimeout, 0)
-	var under <-chan struct{} // closed when the last proposal has had its answer
-	for n.whileLeading(next) {
-		var due verdict
-		due, next = n.look()
-		if len(due.sessions)+len(due.times) == 0 || under != nil && !isClosed(under) {
+		shortest := g.shortestTTL()
+		if shortest == 0 {
 			continue
 		}
-		done := make(chan struct{})
-		under = done
-		// Not in this goroutine: a judge that does not look counts as stalled.
-		n.loops.Go(func() {
-			defer close(done)
-			n.expire(due)
-		})
+		left := g.pulse.since + sessions.RenewEvery(shortest) - n.trust()
+		switch {
+		case left <= 0:
+			g.renewing = g.pulse.news
+			due = append(due, g)
+		case wait < 0 || left < wait:
+			wait = left
+		}
 	}
+	return wait, due
+}
+
+// shortestTTL is that of the sessions that this process has in the group. n.mu is held.
+func (g *group) shortestTTL() (shortest time.Duration) {
+	for _, p := range g.parts {
+		if p.opened && p.state == sessionOpen && (shortest == 0 || p.ttl < shortest) {
+			shortest = p.ttl
+		}
+	}
+	return shortest
+}
+
+// renew renews until the next acknowledgement.
+func (g *group) renew() {
+	_ = g.deliver(g.renewing, func() []byte { return g.n.encode(wire.Entry{Renewal: g.beat()}) })
+	g.n.mu.Lock()
+	defer g.n.mu.Unlock()
+	g.renewing = nil
+	nudge(g.n.wanted)
+}
+
+// expiryLoop lets the judges of the groups that this replica leads look, and proposes
+// what they find.
+func (n *Node) expiryLoop() {
+	next := lookEvery(n.opts.ElectionTimeout, 0)
+	for n.whileLeading(next) {
+		next = lookEvery(n.opts.ElectionTimeout, 0)
+		for _, g := range n.leading() {
+			due, again := g.look()
+			next = min(next, again)
+			if len(due.sessions)+len(due.times) > 0 && (g.expiring == nil || isClosed(g.expiring)) {
+				done := make(chan struct{})
+				g.expiring = done
+				// Not in this goroutine: a judge that does not look counts as stalled.
+				n.loops.Go(func() {
+					defer close(done)
+					g.expire(due)
+				})
+			}
+		}
+	}
+}
+
+// leading returns the groups that this replica leads.
+func (n *Node) leading() (groups []*group) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, g := range n.groups {
+		if g.leads() {
+			groups = append(groups, g)
+		}
+	}
+	return groups
 }
 
 // whileLeading waits for d if this replica leads, and otherwise until it does; it
 // reports whether the node goes on.
 func (n *Node) whileLeading(d time.Duration) bool {
-	n.mu.Lock()
-	leads, term := n.leader == n.opts.ReplicaID, n.termCtx
-	n.mu.Unlock()
-	if leads {
+	if len(n.leading()) > 0 {
 		return n.later(d)
 	}
-	<-term.Done() // the next leader is known, or the node closes
+	select {
+	case <-n.led:
+	case <-n.ctx.Done():
+	}
 	return n.ctx.Err() == nil
 }
 
@@ -137,14 +166,14 @@ type verdict struct {
 }
 
 // look lets the judge look, and tells how soon it is to look again.
-func (n *Node) look() (due verdict, next time.Duration) {
-	n.machine.read(func(f *lockFSM) {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		now := n.clk.Now()
-		due.sessions = n.judge.Look(now, f.roll)
-		due.times = n.agenda.due(now, maxBatchCommands)
-		next = lookEvery(n.opts.ElectionTimeout, f.roll.ShortestTTL())
+func (g *group) look() (due verdict, next time.Duration) {
+	g.machine.read(func(f *lockFSM) {
+		g.n.mu.Lock()
+		defer g.n.mu.Unlock()
+		now := g.n.clk.Now()
+		due.sessions = g.judge.Look(now, f.roll)
+		due.times = g.agenda.due(now, maxBatchCommands)
+		next = lookEvery(g.n.opts.ElectionTimeout, f.roll.ShortestTTL())
 	})
 	return due, next
 }
@@ -164,10 +193,10 @@ func lookEvery(election, ttl time.Duration) time.Duration {
 // renewal it was judged by is still the last, or the time still runs, when it is
 // applied, so it does no harm when it comes late, or from a leader that is one no
 // more.
-func (n *Node) expire(due verdict) {
+func (g *group) expire(due verdict) {
 	var e wire.Entry
 	for _, j := range due.sessions[:min(len(due.sessions), maxBatchCommands)] {
-		n.log.Info("session lease ran out", "replica", j.Replica, "epoch", j.Epoch, "ttl", j.TTL)
+		g.n.log.Info("session lease ran out", "replica", j.Replica, "epoch", j.Epoch, "ttl", j.TTL)
 		e.Commands = append(e.Commands, wire.Command{
 			Op: wire.Expire, Replica: j.Replica, Epoch: j.Epoch, Renewal: j.Renewal,
 			TTL: uint64(j.TTL / time.Millisecond),
@@ -178,5 +207,5 @@ func (n *Node) expire(due verdict) {
 			Op: wire.Due, Hold: id.hold, More: &wire.More{Who: id.who, What: uint8(id.what)},
 		})
 	}
-	n.propose(n.termNow(), n.encode(e))
+	g.propose(g.termNow(), g.n.encode(e))
 }

@@ -37,7 +37,7 @@ func TestLookEvery(t *testing.T) {
 func TestCrashedHolderIsFoundAtTheNextLook(t *testing.T) {
 	for _, ttl := range []time.Duration{5 * time.Second, DefaultSessionTTL, time.Minute} {
 		inSim(t, func(t *testing.T, _ *sim, nodes map[uint64]*Node) {
-			leader, _ := nodes[1].engine.leader()
+			leader, _ := nodes[1].groups[0].engine.leader()
 			holder, next := nodes[leader%5+1], nodes[(leader+1)%5+1]
 			s, err := holder.OpenSession(soon(t), WithTTL(ttl))
 			require.NoError(t, err)

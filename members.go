@@ -26,13 +26,13 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 	}
 	var all []Member
 	err := n.inquire(ctx, func(try context.Context) (err error) {
-		all, err = n.engine.membership(try)
+		all, err = n.groups[0].engine.membership(try)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	leader, _ := n.engine.leader()
+	leader, _ := n.groups[0].engine.leader()
 	for i := range all {
 		all[i].Leader = all[i].ID == leader
 	}
@@ -62,7 +62,7 @@ func (n *Node) TransferLeadership(ctx context.Context, to uint64) error {
 	}
 	try, cancel := n.clk.WithTimeout(ctx, n.opts.ElectionTimeout)
 	defer cancel()
-	err = n.engine.transfer(try, to)
+	err = n.groups[0].engine.transfer(try, to)
 	switch {
 	case err == nil || errors.Is(err, ErrClosed):
 		return err

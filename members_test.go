@@ -12,7 +12,7 @@ import (
 // Bad calls change nothing, and say what was wrong.
 func TestMembersBadCalls(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
-		leader, term := nodes[1].engine.leader()
+		leader, term := nodes[1].groups[0].engine.leader()
 		for _, to := range []uint64{0, 6} {
 			require.ErrorIs(t, nodes[1].TransferLeadership(soon(t), to), ErrNotMember)
 		}
@@ -24,7 +24,7 @@ func TestMembersBadCalls(t *testing.T) {
 		//lint:ignore SA1012 that is what is tested
 		_, err = nodes[1].Members(nil) //nolint
 		require.ErrorIs(t, err, ErrNilContext)
-		now, nowTerm := nodes[2].engine.leader()
+		now, nowTerm := nodes[2].groups[0].engine.leader()
 		require.Equal(t, []uint64{leader, term}, []uint64{now, nowTerm})
 
 		s.cut(1)
@@ -70,10 +70,10 @@ func TestMembersAndTransfer(t *testing.T) {
 	require.NoError(t, held.Validate(ctx))
 
 	// One that has no vote is shown as such, and cannot lead.
-	host := c.node(to).engine.(*replica).host
-	m, err := host.SyncGetShardMembership(ctx, shardID)
+	host := c.node(to).host.(*replica).host
+	m, err := host.SyncGetShardMembership(ctx, shardOf(0))
 	require.NoError(t, err)
-	require.NoError(t, host.SyncRequestAddNonVoting(ctx, shardID, 6, hostID("quorumlock", 6), m.ConfigChangeID))
+	require.NoError(t, host.SyncRequestAddNonVoting(ctx, shardOf(0), 6, hostID("quorumlock", 6), m.ConfigChangeID))
 	all, err = c.node(asked).Members(ctx)
 	require.NoError(t, err)
 	require.Equal(t, append(want, Member{ID: 6}), all)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,13 +20,13 @@ import (
 // A Node is this process's replica of the cluster, and the way to its locks. It is
 // safe for concurrent use. Open makes one; Shutdown or Close ends it.
 type Node struct {
-	opts    Options
-	clk     clock.Clock
-	trust   trustClock
-	log     *slog.Logger
-	machine *machine
-	engine  engine
-	self    sessions.ID // replica and epoch of this life; Seq 0
+	opts   Options
+	clk    clock.Clock
+	trust  trustClock
+	log    *slog.Logger
+	host   engineHost
+	groups []*group
+	self   sessions.ID // replica and epoch of this life; Seq 0
 
 	ctx     context.Context // ends when the node closes
 	stop    context.CancelFunc
@@ -33,23 +34,16 @@ type Node struct {
 	closing sync.Once
 	closed  chan struct{} // closed when Close has done all it does
 	opening singleflight.Group
-	changes changes // for those who watch
+	work    chan *group   // for senders that are idle
+	wanted  chan struct{} // has a token when renewals are to be looked at again
+	led     chan struct{} // has a token when this replica came to lead
 
-	// mu guards all below. The state machine's lock is taken before it, never
-	// after, and the engine is never called with it held.
+	// mu guards all below. A state machine's lock is taken before it, never after,
+	// and the engine is never called with it held.
 	mu                    sync.Mutex
-	failed                error         // why this node can do nothing any more
-	draining              bool          // Shutdown has begun: no new sessions
-	booted                chan struct{} // closed once this life has begun in the log
-	leader                uint64
-	term                  uint64
-	termCtx               context.Context // ends when another leader is known
-	termStop              context.CancelFunc
-	judge                 sessions.Judge
-	agenda                agenda
-	calls                 calls
-	stream                stream
-	pulse                 pulse
+	failed                error    // why this node can do nothing any more
+	draining              bool     // Shutdown has begun: no new sessions
+	resting               int      // senders that have nothing to do
 	own                   *Session // the node's own
 	sessions              map[uint64]*Session
 	answers               []chan struct{} // empty, of calls that have had their answer
@@ -71,8 +65,9 @@ func Open(opts Options) (*Node, error) {
 	return open(opts, openReplica)
 }
 
-// An opener makes the engine: openReplica, or a simulated one in tests.
-type opener func(o Options, m stateMachine, ev engineEvents) (engine, identity, error)
+// An opener makes the engine for the state machines of so many groups: openReplica,
+// or a simulated one in tests.
+type opener func(o Options, m []stateMachine, ev engineEvents) (engineHost, identity, error)
 
 func open(opts Options, openEngine opener) (*Node, error) {
 	n := &Node{
@@ -80,35 +75,43 @@ func open(opts Options, openEngine opener) (*Node, error) {
 		clk:      opts.clock,
 		trust:    opts.trust,
 		log:      opts.Logger,
-		machine:  newMachine(),
 		closed:   make(chan struct{}),
-		booted:   make(chan struct{}),
 		sessions: make(map[uint64]*Session),
-		judge:    sessions.Judge{Stall: opts.ElectionTimeout / 2},
+		work:     make(chan *group, window),
+		wanted:   make(chan struct{}, 1),
+		led:      make(chan struct{}, 1),
+		resting:  window,
 	}
-	n.stream.init()
-	n.pulse.init()
-	n.machine.perform, n.machine.restored = n.perform, n.reconcile
 	n.ctx, n.stop = context.WithCancel(context.Background())
-	n.termCtx, n.termStop = context.WithCancel(n.ctx)
+	n.groups = []*group{newGroup(n, 0)}
+	machines := make([]stateMachine, len(n.groups))
+	for i, g := range n.groups {
+		machines[i] = g.machine
+	}
 
 	// The engine may apply entries before it has told us which life this is. They
 	// are of former lives, and no effect of theirs matches a zero self.
-	eng, id, err := openEngine(opts, n.machine, engineEvents{leader: n.onLeader, refused: n.fail})
+	onLeader := func(i int, replica, term uint64) { n.groups[i].onLeader(replica, term) }
+	host, id, err := openEngine(opts, machines, engineEvents{leader: onLeader, refused: n.fail})
 	if err != nil {
 		n.stop()
 		return nil, err
 	}
 	n.mu.Lock()
-	n.engine = eng
+	n.host = host
+	for i, g := range n.groups {
+		g.engine = host.group(i)
+	}
 	n.self = sessions.ID{Replica: opts.ReplicaID, Epoch: id.epoch}
 	n.mu.Unlock()
 
-	n.loops.Go(n.bootLoop)
+	for _, g := range n.groups {
+		n.loops.Go(g.boot)
+	}
 	n.loops.Go(n.renewLoop)
 	n.loops.Go(n.expiryLoop)
 	for range window {
-		n.loops.Go(n.sendLoop)
+		n.loops.Go(func() { n.sendLoop(nil) })
 	}
 	return n, nil
 }
@@ -121,14 +124,21 @@ func (n *Node) Ready(ctx context.Context) error {
 	if err := checkCtx(ctx); err != nil {
 		return err
 	}
-	select {
-	case <-n.booted:
-		return n.err()
-	case <-n.ctx.Done():
-		return n.err()
-	case <-ctx.Done():
-		return &ctxError{ErrNoQuorum, ctx.Err()}
+	for _, g := range n.groups {
+		select {
+		case <-g.booted:
+		case <-n.ctx.Done():
+			return n.err()
+		case <-ctx.Done():
+			return &ctxError{ErrNoQuorum, ctx.Err()}
+		}
 	}
+	return n.err()
+}
+
+// ready reports whether this life has begun in the log of every group.
+func (n *Node) ready() bool {
+	return !slices.ContainsFunc(n.groups, func(g *group) bool { return !isClosed(g.booted) })
 }
 
 // err returns why the node can do nothing any more, or nil.
@@ -154,30 +164,14 @@ func (n *Node) failLocked(err error) {
 	n.stop()
 	for _, s := range n.sessions {
 		n.endSession(s, err)
-		for _, h := range s.claims {
-			h.wake() // no answer comes any more
+		for _, p := range s.parts {
+			if p == nil {
+				continue
+			}
+			for _, h := range p.claims {
+				h.wake() // no answer comes any more
+			}
 		}
-	}
-}
-
-// onLeader notes who leads. Calls that wait for an answer of the former leader try
-// again at once.
-func (n *Node) onLeader(replica, term uint64) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if replica == n.leader && term == n.term {
-		return
-	}
-	n.stats.led(n.leader, replica)
-	n.leader, n.term = replica, term
-	if replica == n.opts.ReplicaID {
-		n.judge.Lead(n.clk.Now())
-	} else {
-		n.judge.Follow()
-	}
-	if replica != 0 {
-		n.termStop()
-		n.termCtx, n.termStop = context.WithCancel(n.ctx)
 	}
 }
 
@@ -277,26 +271,32 @@ func (n *Node) Shutdown(ctx context.Context) error {
 	return errors.Join(err, n.Close())
 }
 
-// handOver asks the other replicas in turn to lead, if this one does, for at most an
+// handOver asks the other replicas in turn to lead what this one leads, for at most an
 // election timeout: a cluster whose leader just goes elects a new one in that time.
 func (n *Node) handOver(ctx context.Context) {
 	ctx, cancel := n.clk.WithTimeout(ctx, n.opts.ElectionTimeout)
 	defer cancel()
-	for id := range n.engine.members() {
-		if leader, _ := n.engine.leader(); leader != n.opts.ReplicaID || ctx.Err() != nil {
+	for _, g := range n.groups {
+		g.handOver(ctx)
+	}
+}
+
+func (g *group) handOver(ctx context.Context) {
+	for id := range g.engine.members() {
+		if leader, _ := g.engine.leader(); leader != g.n.opts.ReplicaID || ctx.Err() != nil {
 			return
 		}
-		if id == n.opts.ReplicaID {
+		if id == g.n.opts.ReplicaID {
 			continue
 		}
 		// A round of heartbeats tells the others what is committed. A replica that
 		// has still to apply something declines to lead, and while a leader waits
 		// for one to take over it tells nobody anything.
-		if err := n.barrier(ctx); err != nil {
+		if err := g.barrier(ctx); err != nil {
 			return
 		}
-		if err := n.engine.transfer(ctx, id); err != nil {
-			n.log.Info("could not hand over leadership", "to", id, "err", err)
+		if err := g.engine.transfer(ctx, id); err != nil {
+			g.n.log.Info("could not hand over leadership", "to", id, "err", err)
 		}
 	}
 }
@@ -311,17 +311,10 @@ func (n *Node) Close() error {
 		defer close(n.closed)
 		n.fail(ErrClosed)
 		n.loops.Wait()
-		err = n.engine.close()
+		err = n.host.close()
 	})
 	<-n.closed
 	return err
-}
-
-// bootLoop begins this life in the log.
-func (n *Node) bootLoop() {
-	_ = n.deliver(n.booted, func() []byte {
-		return n.encode(wire.Entry{Commands: []wire.Command{{Op: wire.Boot}}})
-	})
 }
 
 // encode encodes an entry that this process speaks.

@@ -203,14 +203,14 @@ func TestNewerEntryStopsTheReplica(t *testing.T) {
 			require.ErrorIs(t, err, ErrFormat)
 			require.ErrorIs(t, n.Ready(soon(t)), ErrFormat)
 			require.ErrorIs(t, n.Status().Err, ErrFormat)
-			require.ErrorIs(t, n.machine.snapshot()(nil, nil), errStopped, "what it has is not kept")
+			require.ErrorIs(t, n.groups[0].machine.snapshot()(nil, nil), errStopped, "what it has is not kept")
 		}
 	})
 }
 
 func snapshotOf(t *testing.T, n *Node) []byte {
 	var b bytes.Buffer
-	require.NoError(t, n.machine.snapshot()(&b, nil))
+	require.NoError(t, n.groups[0].machine.snapshot()(&b, nil))
 	return b.Bytes()
 }
 
@@ -237,7 +237,7 @@ func TestStatus(t *testing.T) {
 		require.Equal(t, uint64(2), st.ReplicaID)
 		require.Equal(t, uint64(1), st.Epoch)
 		require.True(t, st.Ready)
-		leader, term := nodes[2].engine.leader()
+		leader, term := nodes[2].groups[0].engine.leader()
 		require.Equal(t, []uint64{leader, term}, []uint64{st.Leader, st.Term})
 		require.NotZero(t, st.Applied)
 		require.Len(t, st.Members, 5)

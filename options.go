@@ -84,6 +84,11 @@ type Options struct {
 	// elect a new one; it must be equal on all replicas, and at least three
 	// times as long as the slowest fsync of the disks. At least 100 ms. Default: 1 s.
 	ElectionTimeout time.Duration
+	// TLS, when set, has every connection between replicas encrypted and both
+	// sides proven by their certificates. It must be set on all of them or on none:
+	// who uses TLS and who does not refuse each other. Default: none, and the port
+	// belongs in a network that only the replicas can reach.
+	TLS *TLSFiles
 	// Logger receives the library's and the engine's log lines. Default: none,
 	// a library does not print.
 	Logger *slog.Logger
@@ -96,6 +101,8 @@ type Options struct {
 	// be renewed for half of the time for which it can be trusted: its locks
 	// will be lost at until unless a renewal succeeds before.
 	OnJeopardy func(s *Session, until time.Time)
+
+	certificates *peer.Certificates // what TLS holds, once complete; nil without TLS
 
 	clock  clock.Clock  // tests: the time source of the node's loops
 	trust  trustClock   // tests: the clock by which a holder judges its own lease
@@ -134,6 +141,9 @@ func (o Options) complete() (Options, error) {
 	}
 	if err := checkTTL(o.SessionTTL, o.ElectionTimeout); err != nil {
 		fault("SessionTTL is %w", err)
+	}
+	if err := o.loadTLS(); err != nil {
+		fault("%w", err)
 	}
 	if len(faults) > 0 {
 		return Options{}, fmt.Errorf("%w: %w", ErrOptions, errors.Join(faults...))

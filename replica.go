@@ -43,9 +43,8 @@ type replica struct {
 	peers   *peer.Transport
 	carrier *carrier
 	where   *addresses
-	fsm     *fsm
+	shards  []*shard // by group
 	host    *dragonboat.NodeHost
-	session *client.Session
 
 	atClose func()        // tests: see lab.Hardware
 	closing chan struct{} // closed when close begins
@@ -60,18 +59,30 @@ type replica struct {
 	refusers map[uint64]bool // peers founded with other members
 	wiped    bool
 	heard    map[string]bool // refusals that were logged
+}
+
+// A shard is the engine of one group: they differ in little else than the number by
+// which dragonboat knows them.
+type shard struct {
+	r       *replica
+	id      uint64
+	fsm     *fsm
+	session *client.Session
 
 	leads   atomic.Pointer[leadership]
-	changed chan struct{} // closed and replaced at each change of leads, with mu held
+	changed chan struct{} // closed and replaced at each change of leads, with r.mu held
 }
 
 type leadership struct{ replica, term uint64 }
 
-var _ engine = (*replica)(nil)
+var (
+	_ engineHost = (*replica)(nil)
+	_ engine     = (*shard)(nil)
+)
 
 // openReplica starts the replica that o describes, which calls m and ev from
 // now on. What it opened is closed again when it fails.
-func openReplica(o Options, m stateMachine, ev engineEvents) (engine, identity, error) {
+func openReplica(o Options, m []stateMachine, ev engineEvents) (engineHost, identity, error) {
 	process.prepare()
 	dir, err := claimDirectory(o)
 	if err != nil {
@@ -85,7 +96,7 @@ func openReplica(o Options, m stateMachine, ev engineEvents) (engine, identity, 
 	return r, identity{epoch: dir.marker.Epoch, storage: dir.marker.storage()}, nil
 }
 
-func newReplica(o Options, dir *directory, m stateMachine, ev engineEvents) *replica {
+func newReplica(o Options, dir *directory, m []stateMachine, ev engineEvents) *replica {
 	r := &replica{
 		id:       o.ReplicaID,
 		logger:   o.Logger,
@@ -99,15 +110,31 @@ func newReplica(o Options, dir *directory, m stateMachine, ev engineEvents) *rep
 		gone:     make(chan struct{}),
 		refusers: make(map[uint64]bool),
 		heard:    make(map[string]bool),
-		changed:  make(chan struct{}),
 	}
 	if o.hardware != nil {
 		r.atClose = o.hardware.Closing
 	}
-	r.leads.Store(&leadership{})
 	r.forwarder = newForwarder()
-	r.fsm = &fsm{machine: m, voice: r.voice, seen: r.forwarder.seen}
+	for i := range m {
+		s := &shard{r: r, id: shardOf(i), changed: make(chan struct{})}
+		s.leads.Store(&leadership{})
+		s.fsm = &fsm{machine: m[i], voice: r.voice, seen: r.forwarder.seen}
+		r.shards = append(r.shards, s)
+	}
 	return r
+}
+
+// shardOf returns what dragonboat knows a group by.
+func shardOf(group int) uint64 { return uint64(group) + 1 }
+
+func (r *replica) group(i int) engine { return r.shards[i] }
+
+// shard returns the shard of an id that came from elsewhere, or nil.
+func (r *replica) shard(id uint64) *shard {
+	if id < 1 || id > uint64(len(r.shards)) {
+		return nil
+	}
+	return r.shards[id-1]
 }
 
 // enter lets a call of the engine in, unless the replica is closed. leave must
@@ -124,7 +151,8 @@ func (r *replica) enter() bool {
 
 func (r *replica) leave() { r.calls.Done() }
 
-func (r *replica) propose(ctx context.Context, entry []byte) error {
+func (s *shard) propose(ctx context.Context, entry []byte) error {
+	r := s.r
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%w: %w", errDropped, err)
 	}
@@ -137,10 +165,10 @@ func (r *replica) propose(ctx context.Context, entry []byte) error {
 	defer r.leave()
 	tagged, number, applied := r.forwarder.tag(entry)
 	defer r.forwarder.forget(number)
-	if leader, _ := r.leader(); leader != 0 && leader != r.id {
-		return r.forward(ctx, leader, tagged, applied)
+	if leader, _ := s.leader(); leader != 0 && leader != r.id {
+		return s.forward(ctx, leader, tagged, applied)
 	}
-	state, err := r.host.Propose(r.session, tagged, r.patience(ctx))
+	state, err := r.host.Propose(s.session, tagged, r.patience(ctx))
 	if err != nil {
 		// Whatever Propose itself returns, the entry is not in the log.
 		return fmt.Errorf("%w: %w", errDropped, err)
@@ -148,7 +176,8 @@ func (r *replica) propose(ctx context.Context, entry []byte) error {
 	return r.outcome(ctx, state)
 }
 
-func (r *replica) barrier(ctx context.Context) error {
+func (s *shard) barrier(ctx context.Context) error {
+	r := s.r
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -158,7 +187,7 @@ func (r *replica) barrier(ctx context.Context) error {
 	defer r.leave()
 	ctx, cancel := context.WithTimeout(ctx, r.try)
 	defer cancel()
-	state, err := r.host.ReadIndex(shardID, r.patience(ctx))
+	state, err := r.host.ReadIndex(s.id, r.patience(ctx))
 	if err != nil {
 		return fmt.Errorf("%w: %w", errDropped, err)
 	}
@@ -211,25 +240,30 @@ type leaderListener struct{ r *replica }
 
 func (l leaderListener) LeaderUpdated(info raftio.LeaderInfo) {
 	r := l.r
-	r.leads.Store(&leadership{replica: info.LeaderID, term: info.Term})
+	s := r.shard(info.ShardID)
+	if s == nil {
+		return
+	}
+	s.leads.Store(&leadership{replica: info.LeaderID, term: info.Term})
 	r.mu.Lock()
-	close(r.changed)
-	r.changed = make(chan struct{})
+	close(s.changed)
+	s.changed = make(chan struct{})
 	tell := r.events.leader
 	r.mu.Unlock()
 	if tell != nil {
-		tell(info.LeaderID, info.Term)
+		tell(int(s.id-1), info.LeaderID, info.Term)
 	}
 }
 
-func (r *replica) leader() (replica, term uint64) {
-	now := r.leads.Load()
+func (s *shard) leader() (replica, term uint64) {
+	now := s.leads.Load()
 	return now.replica, now.term
 }
 
 // transfer asks again now and then: a request is lost when the leader changes
 // or the target lags.
-func (r *replica) transfer(ctx context.Context, to uint64) error {
+func (s *shard) transfer(ctx context.Context, to uint64) error {
+	r := s.r
 	if !r.enter() {
 		return ErrClosed
 	}
@@ -238,29 +272,30 @@ func (r *replica) transfer(ctx context.Context, to uint64) error {
 	defer again.Stop()
 	for {
 		r.mu.Lock()
-		changed := r.changed
+		changed := s.changed
 		r.mu.Unlock()
-		if now, _ := r.leader(); now == to {
+		if now, _ := s.leader(); now == to {
 			return nil
 		}
 		// Refused while another request is under way, which may be our own.
-		_ = r.host.RequestLeaderTransfer(shardID, to)
-		if err := r.await(ctx, to, changed, again.C); err != nil {
+		_ = r.host.RequestLeaderTransfer(s.id, to)
+		if err := s.await(ctx, to, changed, again.C); err != nil {
 			return err
 		}
 	}
 }
 
 // await waits until to leads or it is time to ask again.
-func (r *replica) await(ctx context.Context, to uint64, changed <-chan struct{}, again <-chan time.Time) error {
+func (s *shard) await(ctx context.Context, to uint64, changed <-chan struct{}, again <-chan time.Time) error {
+	r := s.r
 	for {
 		select {
 		case <-changed:
-			if now, _ := r.leader(); now == to {
+			if now, _ := s.leader(); now == to {
 				return nil
 			}
 			r.mu.Lock()
-			changed = r.changed
+			changed = s.changed
 			r.mu.Unlock()
 		case <-again:
 			return nil
@@ -273,7 +308,8 @@ func (r *replica) await(ctx context.Context, to uint64, changed <-chan struct{},
 }
 
 // members returns who votes, as this replica has applied it.
-func (r *replica) members() map[uint64]string {
+func (s *shard) members() map[uint64]string {
+	r := s.r
 	all := make(map[uint64]string)
 	for id := range r.dir.marker.Founders {
 		all[id] = r.where.shown(id)
@@ -285,8 +321,8 @@ func (r *replica) members() map[uint64]string {
 	_ = guarded("members", func() error {
 		info := r.host.GetNodeHostInfo(dragonboat.NodeHostInfoOption{SkipLogInfo: true})
 		for _, shard := range info.ShardInfoList {
-			if len(shard.Replicas) == 0 {
-				continue // nothing applied yet
+			if shard.ShardID != s.id || len(shard.Replicas) == 0 {
+				continue // another one, or nothing applied yet
 			}
 			clear(all)
 			for id := range shard.Replicas {
@@ -298,8 +334,11 @@ func (r *replica) members() map[uint64]string {
 	return all
 }
 
+func (r *replica) unreachable() map[uint64]error { return r.peers.Unreachable() }
+
 // membership asks as barrier does: what it reads next is this replica's own.
-func (r *replica) membership(ctx context.Context) ([]Member, error) {
+func (s *shard) membership(ctx context.Context) ([]Member, error) {
+	r := s.r
 	if !r.enter() {
 		return nil, ErrClosed
 	}
@@ -315,7 +354,7 @@ func (r *replica) membership(ctx context.Context) ([]Member, error) {
 		case <-answered:
 		}
 	}()
-	m, err := r.host.SyncGetShardMembership(ctx, shardID)
+	m, err := r.host.SyncGetShardMembership(ctx, s.id)
 	if err != nil {
 		return nil, r.closedOr(fmt.Errorf("%w: %w", errUnknown, err))
 	}
@@ -361,7 +400,9 @@ func (r *replica) shutdown() error {
 			return nil
 		}))
 	}
-	r.fsm.shut()
+	for _, s := range r.shards {
+		s.fsm.shut()
+	}
 	r.dir.release()
 	// The engine's metrics, which are global, keep the first replica of a
 	// process for ever: it must not keep the node and its locks.

@@ -41,7 +41,7 @@ func init() {
 }
 
 // childReplica opens the only replica of a cluster.
-func childReplica(dir, addr string, m *listMachine, change func(o *Options)) (engine, error) {
+func childReplica(dir, addr string, m *listMachine, change func(o *Options)) (engineHost, error) {
 	o := Options{
 		ReplicaID: 1,
 		Address:   addr,
@@ -57,14 +57,14 @@ func childReplica(dir, addr string, m *listMachine, change func(o *Options)) (en
 	if err != nil {
 		return nil, err
 	}
-	e, _, err := openReplica(o, m, engineEvents{})
+	e, _, err := openReplica(o, []stateMachine{m}, engineEvents{})
 	return e, err
 }
 
-func childPropose(e engine, cmd string) error {
+func childPropose(e engineHost, cmd string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), enough)
 	defer cancel()
-	return proposeAgain(ctx, e, cmd)
+	return proposeAgain(ctx, e.group(0), cmd)
 }
 
 // waiter is a slog.Handler that waits for one message.

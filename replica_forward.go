@@ -77,7 +77,8 @@ func untag(cmd []byte) (number uint64, entry []byte) {
 }
 
 // forward sends an entry to the leader and waits until it is applied here.
-func (r *replica) forward(ctx context.Context, leader uint64, tagged []byte, applied <-chan struct{}) error {
+func (s *shard) forward(ctx context.Context, leader uint64, tagged []byte, applied <-chan struct{}) error {
+	r := s.r
 	if r.carrier.barred.Load() {
 		return fmt.Errorf("%w: %w", errDropped, errBarred)
 	}
@@ -114,7 +115,7 @@ func (r *replica) proposed(tagged []byte) {
 		return
 	}
 	defer r.leave()
-	if _, err := r.host.Propose(r.session, tagged, 2*r.try); err != nil {
+	if _, err := r.host.Propose(r.shards[0].session, tagged, 2*r.try); err != nil {
 		r.logger.Debug("forwarded proposal dropped", "err", err)
 	}
 }

@@ -49,14 +49,14 @@ func TestReplicaFollowerForwards(t *testing.T) {
 		return known == leader
 	}, enough, 5*time.Millisecond)
 	c.propose(follower, "by way of the leader")
-	r := c.running[follower].engine.(*replica)
+	r := c.running[follower].host.(*replica)
 	require.NotNil(t, r.forwarder.links[leader], "it went by the forwarder")
 	require.Empty(t, r.forwarder.waiting)
 
 	faults.Cut(leader, follower)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	err := r.propose(ctx, []byte("lost"))
+	err := r.shards[0].propose(ctx, []byte("lost"))
 	require.Error(t, err)
 	require.Empty(t, r.forwarder.waiting, "nobody waits any more")
 	faults.Heal()

@@ -17,8 +17,6 @@ import (
 )
 
 const (
-	shardID = 1 // the only Raft group
-
 	// The geometry of the log on disk. It can never change for a directory.
 	execShards = 1
 	logShards  = 1
@@ -62,8 +60,10 @@ func (r *replica) start(o Options) error {
 	if err := r.startHost(o); err != nil {
 		return err
 	}
-	if err := r.startShard(o, founding); err != nil {
-		return err
+	for _, s := range r.shards {
+		if err := s.start(o, founding); err != nil {
+			return err
+		}
 	}
 	if err := r.dir.bootstrapped(); err != nil {
 		return err
@@ -81,7 +81,7 @@ func (r *replica) connect(o Options, listener net.Listener, book *peer.Book) {
 	configured := map[uint64]string{r.id: o.Address}
 	maps.Copy(configured, o.Members)
 	r.where = &addresses{configured: configured, book: book, founded: m.Founders, known: make(map[uint64]string), turn: make(map[uint64]int)}
-	r.carrier = &carrier{self: r.id, dir: r.where, proposed: r.proposed}
+	r.carrier = &carrier{self: r.id, shards: uint64(len(r.shards)), dir: r.where, proposed: r.proposed}
 	r.peers = peer.New(peer.Config{
 		Self: peer.Identity{
 			Cluster:  m.Cluster,
@@ -95,6 +95,8 @@ func (r *replica) connect(o Options, listener net.Listener, book *peer.Book) {
 		Book:     book,
 		Listener: listener,
 		Dial:     o.dialer(),
+		TLS:      o.certificates,
+		Told:     r.where.told,
 		Receive:  r.carrier.receive,
 		Refused:  r.refused,
 		Logger:   r.logger,
@@ -137,7 +139,6 @@ func (r *replica) startHost(o Options) error {
 		r.host = nil
 		return fmt.Errorf("%w: %s: %w", ErrDirectory, conf.NodeHostDir, err)
 	}
-	r.session = r.host.GetNoOPSession(shardID)
 	return nil
 }
 
@@ -150,10 +151,11 @@ func logStore(o Options) raftlog.Factory {
 	return raftlog.Factory{}
 }
 
-func (r *replica) startShard(o Options, founding bool) error {
+func (s *shard) start(o Options, founding bool) error {
+	r := s.r
 	election, heartbeat := ticks(o.ElectionTimeout)
 	conf := config.Config{
-		ShardID:             shardID,
+		ShardID:             s.id,
 		ReplicaID:           r.id,
 		ElectionRTT:         election,
 		HeartbeatRTT:        heartbeat,
@@ -161,7 +163,7 @@ func (r *replica) startShard(o Options, founding bool) error {
 		PreVote:             true,
 		OrderedConfigChange: true,
 		// Staggered, so that not all replicas write theirs at the same entry.
-		SnapshotEntries:    tuning.snapshotEntries + r.id%16*(tuning.snapshotEntries/100),
+		SnapshotEntries:    tuning.snapshotEntries + (r.id+5*(s.id-1))%16*(tuning.snapshotEntries/100),
 		CompactionOverhead: tuning.compactionOverhead,
 		MaxInMemLogSize:    128 << 20,
 	}
@@ -174,7 +176,8 @@ func (r *replica) startShard(o Options, founding bool) error {
 			members[id] = hostID(o.Cluster, id)
 		}
 	}
-	create := func(uint64, uint64) statemachine.IConcurrentStateMachine { return r.fsm }
+	create := func(uint64, uint64) statemachine.IConcurrentStateMachine { return s.fsm }
+	s.session = r.host.GetNoOPSession(s.id)
 	err := guarded("start the replica", func() error {
 		return r.host.StartConcurrentReplica(members, founding && r.dir.marker.Joined, create, conf)
 	})

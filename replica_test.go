@@ -163,11 +163,14 @@ func (m *listMachine) awaitLen(t testing.TB, n int) {
 // testReplica is a replica on its own, over a listMachine.
 type testReplica struct {
 	engine
+	host engineHost
 	identity
 	*listMachine
 	leads   chan leadership
 	refused chan error
 }
+
+func (r *testReplica) close() error { return r.host.close() }
 
 // replicas is a cluster of them, on loopback.
 type replicas struct {
@@ -237,8 +240,8 @@ func (c *replicas) tryOpen(id uint64) (*testReplica, error) {
 	o, err := c.options[id].complete()
 	require.NoError(c.t, err)
 	r := &testReplica{listMachine: c.machine(), leads: make(chan leadership, 1000), refused: make(chan error, 10)}
-	r.engine, r.identity, err = openReplica(o, r.listMachine, engineEvents{
-		leader: func(replica, term uint64) {
+	r.host, r.identity, err = openReplica(o, []stateMachine{r.listMachine}, engineEvents{
+		leader: func(_ int, replica, term uint64) {
 			select {
 			case r.leads <- leadership{replica, term}:
 			default:
@@ -247,9 +250,10 @@ func (c *replicas) tryOpen(id uint64) (*testReplica, error) {
 		refused: func(err error) { r.refused <- err },
 	})
 	if err != nil {
-		require.Nil(c.t, r.engine)
+		require.Nil(c.t, r.host)
 		return nil, err
 	}
+	r.engine = r.host.group(0)
 	c.running[id] = r
 	return r, nil
 }
@@ -719,23 +723,23 @@ func TestReplicaIPv6(t *testing.T) {
 func TestReplicaJoins(t *testing.T) {
 	c := newReplicas(t, 3)
 	c.openAll()
-	leader := c.running[c.leader()].engine.(*replica)
+	leader := c.running[c.leader()].host.(*replica)
 	c.propose(1, "before")
 	c.converge(1)
 
 	addr := freeAddresses(t, 1)[0]
 	ctx, cancel := context.WithTimeout(t.Context(), enough)
 	defer cancel()
-	membership, err := leader.host.SyncGetShardMembership(ctx, shardID)
+	membership, err := leader.host.SyncGetShardMembership(ctx, shardOf(0))
 	require.NoError(t, err)
-	require.NoError(t, leader.host.SyncRequestAddReplica(ctx, shardID, 4, hostID("quorumlock", 4), membership.ConfigChangeID))
+	require.NoError(t, leader.host.SyncRequestAddReplica(ctx, shardOf(0), 4, hostID("quorumlock", 4), membership.ConfigChangeID))
 	o := c.options[1]
 	o.ReplicaID, o.Address, o.Members, o.Join, o.Dir = 4, addr, nil, true, t.TempDir()
 	c.options[4] = o
 	c.open(4)
 	// What the others will be told by a command is here told by a greeting.
 	for id := range c.options[1].Members {
-		conn, err := c.running[4].engine.(*replica).peers.Dial(ctx, id, c.options[id].Address)
+		conn, err := c.running[4].host.(*replica).peers.Dial(ctx, id, c.options[id].Address)
 		require.NoError(t, err)
 		conn.Close()
 	}
@@ -754,13 +758,13 @@ func TestReplicaJoins(t *testing.T) {
 // A peer's message that is malformed, or not its own, ends its connection.
 func FuzzDecodeBatch(f *testing.F) {
 	batch := raftpb.MessageBatch{Requests: []raftpb.Message{{
-		Type: raftpb.Replicate, From: 2, To: 1, ShardID: shardID,
+		Type: raftpb.Replicate, From: 2, To: 1, ShardID: shardOf(0),
 		Entries: []raftpb.Entry{{Term: 1, Index: 7, Cmd: []byte("cmd")}},
 	}}}
 	raw, err := batch.Marshal()
 	require.NoError(f, err)
 	f.Add(raw)
-	w := &carrier{self: 1}
+	w := &carrier{self: 1, shards: 1}
 	got, err := w.decodeBatch(2, raw)
 	require.NoError(f, err)
 	require.Equal(f, []byte("cmd"), got.Requests[0].Entries[0].Cmd)

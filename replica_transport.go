@@ -31,9 +31,10 @@ var (
 // carrier is the engine's transport over a peer.Transport, whose owner is the
 // replica: the engine only starts and stops to use it.
 type carrier struct {
-	self  uint64
-	peers *peer.Transport
-	dir   *addresses
+	self   uint64
+	shards uint64 // how many there are: numbered from 1
+	peers  *peer.Transport
+	dir    *addresses
 
 	// barred is set once a peer has refused this replica as wiped. Others may
 	// not know, so that it must keep itself from voting and acknowledging.
@@ -64,6 +65,9 @@ func (w *carrier) Name() string { return "quorumlock" }
 func (w *carrier) Start() error { return nil }
 func (w *carrier) Close() error { return nil }
 
+// known reports whether there is such a shard.
+func (w *carrier) known(shard uint64) bool { return shard >= 1 && shard <= w.shards }
+
 // receive takes what replica from sent.
 func (w *carrier) receive(from uint64, kind peer.Kind, payload []byte) error {
 	if w.barred.Load() {
@@ -86,7 +90,7 @@ func (w *carrier) receive(from uint64, kind peer.Kind, payload []byte) error {
 		if err := decode(func() error { return chunk.Unmarshal(payload) }); err != nil {
 			return err
 		}
-		if chunk.From != from || chunk.ReplicaID != w.self || chunk.ShardID != shardID || chunk.Witness {
+		if chunk.From != from || chunk.ReplicaID != w.self || !w.known(chunk.ShardID) || chunk.Witness {
 			return errForged
 		}
 		if !w.chunk(chunk) {
@@ -104,7 +108,7 @@ func (w *carrier) decodeBatch(from uint64, payload []byte) (raftpb.MessageBatch,
 		return batch, err
 	}
 	for _, m := range batch.Requests {
-		if m.From != from || m.To != w.self || m.ShardID != shardID || local(m.Type) {
+		if m.From != from || m.To != w.self || !w.known(m.ShardID) || local(m.Type) {
 			return batch, fmt.Errorf("%w: %s from %d to %d over the connection of %d", errForged, m.Type, m.From, m.To, from)
 		}
 	}
@@ -308,8 +312,18 @@ func (a *addresses) Failed(replica uint64, addr string) {
 }
 
 func (a *addresses) candidates(replica uint64) []string {
+	return distinct(a.configured[replica], a.book.Address(replica), a.founded[replica])
+}
+
+// told are the addresses of replica by whose hosts its certificate is judged:
+// never what it said itself, or whoever has a certificate could be any replica.
+func (a *addresses) told(replica uint64) []string {
+	return distinct(a.configured[replica], a.founded[replica])
+}
+
+func distinct(addrs ...string) []string {
 	var all []string
-	for _, addr := range []string{a.configured[replica], a.book.Address(replica), a.founded[replica]} {
+	for _, addr := range addrs {
 		if addr != "" && !slices.Contains(all, addr) {
 			all = append(all, addr)
 		}

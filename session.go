@@ -38,11 +38,22 @@ type Session struct {
 
 	// guarded by n.mu
 	state    sessionState
-	batch    uint64           // the batch that carries its opening; 0 until it is sent
-	cause    error            // why it is over
-	claims   map[uint64]*Hold // every acquisition of which something may be left
-	timer    *clock.Timer     // wakes at the next moment at which trust may be in doubt
-	troubled bool             // OnJeopardy was called since the last renewal
+	parts    []*part      // by group; nil where it was never needed
+	left     int          // parts that the cluster has not ended
+	cause    error        // why it is over
+	timer    *clock.Timer // wakes at the next moment at which trust may be in doubt
+	troubled bool         // OnJeopardy was called since the last renewal
+}
+
+// A part is what there is of a session in one group. All of it is guarded by n.mu.
+type part struct {
+	*Session
+	g      *group
+	opened bool             // the group has opened it
+	gone   bool             // the group has ended it
+	batch  uint64           // the batch that carries its opening; 0 until it is sent
+	until  time.Duration    // until when it can be relied on, by the trust clock
+	claims map[uint64]*Hold // every acquisition of which something may be left
 }
 
 type sessionState uint8
@@ -165,7 +176,7 @@ func (n *Node) beginSession(o sessionOptions) (*Session, error) {
 		done:    make(chan struct{}),
 		settled: make(chan struct{}),
 		ended:   make(chan struct{}),
-		claims:  make(map[uint64]*Hold),
+		parts:   make([]*part, len(n.groups)),
 
 		maxWaits: anyNumber, remote: o.remote,
 	}
@@ -173,8 +184,32 @@ func (n *Node) beginSession(o sessionOptions) (*Session, error) {
 		s.maxWaits = uint64(o.maxWaits)
 	}
 	n.sessions[s.id.Seq] = s
-	n.stream.say(wire.Command{Op: wire.Open, Session: s.id.Seq, TTL: uint64(s.ttl / time.Millisecond), Owner: s.owner})
+	// In one group now, to be sure of a majority, and not in the same one as all others.
+	s.in(n.groups[(s.id.Replica+s.id.Seq)%uint64(len(n.groups))])
 	return s, nil
+}
+
+// in returns the session's part in a group. Where there is none yet it is opened, in
+// the batch that carries what it is needed for. n.mu is held.
+func (s *Session) in(g *group) *part {
+	if p := s.parts[g.index]; p != nil {
+		return p
+	}
+	p := &part{Session: s, g: g, claims: make(map[uint64]*Hold)}
+	s.parts[g.index] = p
+	s.left++
+	g.parts[s.id.Seq] = p
+	g.stream.say(wire.Command{Op: wire.Open, Session: s.id.Seq, TTL: uint64(s.ttl / time.Millisecond), Owner: s.owner})
+	return p
+}
+
+// each calls f with every part that the cluster has not ended. n.mu is held.
+func (s *Session) each(f func(p *part)) {
+	for _, p := range s.parts {
+		if p != nil && !p.gone {
+			f(p)
+		}
+	}
 }
 
 // ID returns the session's id, by which Describe and errors name it.
@@ -236,8 +271,8 @@ func (s *Session) Close(ctx context.Context) error {
 	return s.n.await(ctx, s.ended)
 }
 
-// endSession ends a session for this process: whatever arrives later, it is over.
-// The cluster is told, so that nobody waits for its locks. n.mu is held.
+// endSession ends a session for this process, in all groups: whatever arrives later, it
+// is over. The cluster is told, so that nobody waits for its locks. n.mu is held.
 func (n *Node) endSession(s *Session, cause error) {
 	if s.state == sessionOver {
 		return
@@ -247,35 +282,44 @@ func (n *Node) endSession(s *Session, cause error) {
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	for _, h := range s.claims {
-		n.endClaim(h, cause)
-	}
-	close(s.done)
-	n.stream.say(s.farewell(cause))
-}
-
-// farewell is how the cluster is told that a session is over. One that was lost is
-// not closed: its holders had no chance to be done, and LockDelay is for that. Nor had
-// those of a remote one.
-func (s *Session) farewell(cause error) wire.Command {
-	if s.remote || errors.Is(cause, ErrSessionExpired) {
-		for _, h := range s.claims {
-			if m := h.more.Load(); m != nil && m.delay+m.minHold > 0 {
-				return wire.Command{Op: wire.Evict, More: &wire.More{Who: s.id}}
+	for _, p := range s.parts {
+		if p != nil {
+			for _, h := range p.claims {
+				n.endClaim(h, cause)
 			}
 		}
 	}
-	return wire.Command{Op: wire.Close, Session: s.id.Seq}
+	close(s.done)
+	s.each(func(p *part) { p.g.stream.say(p.farewell(cause)) })
 }
 
-// forgetSession is called once the cluster has ended a session. n.mu is held.
-func (n *Node) forgetSession(s *Session, cause error) {
-	n.endSession(s, cause)
-	delete(n.sessions, s.id.Seq)
-	for _, h := range s.claims {
+// farewell is how a group is told that a session is over. One that was lost, here or in
+// another group, is not closed: its holders had no chance to be done, and LockDelay is
+// for that. Nor had those of a remote one.
+func (p *part) farewell(cause error) wire.Command {
+	if p.remote || errors.Is(cause, ErrSessionExpired) || errors.Is(cause, ErrRevoked) {
+		for _, h := range p.claims {
+			if m := h.more.Load(); m != nil && m.delay+m.minHold > 0 {
+				return wire.Command{Op: wire.Evict, More: &wire.More{Who: p.id}}
+			}
+		}
+	}
+	return wire.Command{Op: wire.Close, Session: p.id.Seq}
+}
+
+// forgetPart is called once the cluster has ended a session in one group: it is then
+// over in all. n.mu is held.
+func (n *Node) forgetPart(p *part, cause error) {
+	p.gone = true
+	n.endSession(p.Session, cause)
+	delete(p.g.parts, p.id.Seq)
+	for _, h := range p.claims {
 		n.forgetClaim(h)
 	}
-	close(s.ended)
+	if p.left--; p.left == 0 {
+		delete(n.sessions, p.id.Seq)
+		close(p.ended)
+	}
 }
 
 // distrust ends a session that can no longer be trusted by the clock. n.mu is held.
@@ -287,24 +331,39 @@ func (n *Node) distrust(s *Session) {
 	n.endSession(s, fmt.Errorf("%w: not renewed in time: %w", ErrSessionExpired, ErrNoQuorum))
 }
 
-// extend counts the trust in a session from the last renewal that was
+// extend counts the trust in a session's part from the last renewal that its group has
 // acknowledged. n.mu is held.
-func (n *Node) extend(s *Session) {
-	if s.state != sessionOpen {
+func (n *Node) extend(p *part) {
+	until := p.g.pulse.since + sessions.Trust(p.ttl)
+	if !p.opened || p.state != sessionOpen || until <= p.until {
 		return
 	}
-	until := n.pulse.since + sessions.Trust(s.ttl)
-	if until <= time.Duration(s.trusted.Load()) {
+	if !p.alive() {
+		n.distrust(p.Session) // what was once given up stays so
 		return
 	}
-	if !s.alive() {
-		n.distrust(s) // what was once given up stays so
-		return
-	}
+	p.until = until
+	n.rely(p.Session)
+}
+
+// rely counts the trust in a session: that in the part which can be trusted least. The
+// session is one, so it is lost in all groups when it is in one. n.mu is held.
+func (n *Node) rely(s *Session) {
+	until := time.Duration(math.MaxInt64)
+	s.each(func(p *part) {
+		if p.opened {
+			until = min(until, p.until)
+		}
+	})
+	before := time.Duration(s.trusted.Load())
 	s.trusted.Store(int64(until))
-	s.troubled = false
+	if until > before {
+		s.troubled = false
+	}
 	if s.timer == nil {
 		s.timer = n.clk.AfterFunc(n.doubtIn(s), func() { n.doubt(s) })
+	} else if until < before { // a group that was slow to open it
+		s.timer.Reset(max(n.doubtIn(s), time.Millisecond))
 	}
 }
 

@@ -131,7 +131,7 @@ func TestLeaderChangeLosesNoSession(t *testing.T) {
 
 func TestStalledLeaderExpiresNobody(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
-		leader, _ := nodes[1].engine.leader()
+		leader, _ := nodes[1].groups[0].engine.leader()
 		other := leader%5 + 1
 		h, err := nodes[other].Acquire(soon(t), "job")
 		require.NoError(t, err)
@@ -181,7 +181,7 @@ func TestPastLifeIsToldSo(t *testing.T) {
 func TestShutdownFreesAtOnceAndHandsOver(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
 		ctx := soon(t)
-		leader, _ := nodes[1].engine.leader()
+		leader, _ := nodes[1].groups[0].engine.leader()
 		_, err := nodes[leader].Acquire(ctx, "job")
 		require.NoError(t, err)
 		var wg sync.WaitGroup
@@ -194,7 +194,7 @@ func TestShutdownFreesAtOnceAndHandsOver(t *testing.T) {
 		synctest.Wait()
 		require.NoError(t, nodes[leader].Shutdown(ctx))
 		wg.Wait()
-		now, _ := nodes[leader%5+1].engine.leader()
+		now, _ := nodes[leader%5+1].groups[0].engine.leader()
 		require.NotEqual(t, leader, now)
 		_, err = nodes[leader].Acquire(ctx, "job")
 		require.ErrorIs(t, err, ErrClosed)

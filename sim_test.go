@@ -150,13 +150,13 @@ func (s *sim) openAll(t testing.TB) map[uint64]*Node {
 	return nodes
 }
 
-func (s *sim) opener(o Options, m stateMachine, ev engineEvents) (engine, identity, error) {
+func (s *sim) opener(o Options, m []stateMachine, ev engineEvents) (engineHost, identity, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// A life of its own: calls of the former one may still be under way.
 	former := s.replicas[o.ReplicaID]
 	r := &simReplica{
-		sim: s, id: former.id, m: m, ev: ev, epoch: former.epoch + 1,
+		sim: s, id: former.id, m: m[0], ev: ev, epoch: former.epoch + 1,
 		cut: former.cut, mute: former.mute, paused: former.paused, closed: make(chan struct{}),
 	}
 	s.replicas[r.id] = r
@@ -171,6 +171,8 @@ func (s *sim) change() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
+
+func (r *simReplica) group(int) engine { return r }
 
 func (r *simReplica) connected() bool { return !r.down && !r.cut }
 
@@ -237,7 +239,7 @@ func (s *sim) commit(entry []byte) {
 func (s *sim) tell() {
 	for _, r := range s.replicas {
 		if r.connected() {
-			r.ev.leader(s.leader, s.term)
+			r.ev.leader(0, s.leader, s.term)
 		}
 	}
 }
@@ -465,6 +467,8 @@ func (r *simReplica) members() map[uint64]string {
 	}
 	return members
 }
+
+func (r *simReplica) unreachable() map[uint64]error { return nil }
 
 func (r *simReplica) membership(ctx context.Context) ([]Member, error) {
 	if err := r.barrier(ctx); err != nil {

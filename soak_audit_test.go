@@ -195,7 +195,7 @@ func (a *auditor) believed(h *Hold) {
 	case !h.lively():
 		delete(a.holds, h) // what is over stays so
 		return
-	case a.gone[h.session.id]:
+	case a.gone[h.part.id]:
 		return
 	}
 	for _, name := range h.Names() {
@@ -204,13 +204,13 @@ func (a *auditor) believed(h *Hold) {
 		}
 	}
 	for _, name := range h.Names() {
-		switch c := partOf(a.fsm.table.claim(h.session.id, name, h.seq), name); {
+		switch c := partOf(a.fsm.table.claim(h.part.id, name, h.seq), name); {
 		case c == nil || !c.Holds():
-			a.fail("%q: %v/%d, token %v, is relied on by its holder, and by the log it is over", name, h.session.id, h.seq, h.TokenFor(name))
+			a.fail("%q: %v/%d, token %v, is relied on by its holder, and by the log it is over", name, h.part.id, h.seq, h.TokenFor(name))
 		case c.Token != h.TokenFor(name):
-			a.fail("%q: %v/%d has token %v, and its holder was told %v", name, h.session.id, h.seq, c.Token, h.TokenFor(name))
+			a.fail("%q: %v/%d has token %v, and its holder was told %v", name, h.part.id, h.seq, c.Token, h.TokenFor(name))
 		case c.Mode == queue.Shared && !a.holds[h].shared:
-			a.fail("%q: %v/%d is relied on as exclusive, and by the log it is shared", name, h.session.id, h.seq)
+			a.fail("%q: %v/%d is relied on as exclusive, and by the log it is shared", name, h.part.id, h.seq)
 		}
 	}
 }
@@ -231,10 +231,10 @@ func partOf(c *queue.Claim, name string) *queue.Claim {
 // lively reports whether a hold is trusted by its holder's clock at this moment, and
 // changes nothing: the holder has not looked.
 func (h *Hold) lively() bool {
-	n := h.session.n
+	n := h.part.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return !h.over.Load() && h.session.alive() && !h.overdue()
+	return !h.over.Load() && h.part.alive() && !h.overdue()
 }
 
 // handed is told of a hold that a client was just handed.
@@ -242,10 +242,10 @@ func (a *auditor) handed(h *Hold, shared bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.holds[h] = &belief{shared: shared}
-	g := a.grants[claimKey{h.session.id, h.seq}]
+	g := a.grants[claimKey{h.part.id, h.seq}]
 	for _, name := range h.Names() {
 		if g == nil || g.tokens[name] != h.TokenFor(name) {
-			a.fail("%q: %v/%d was handed out with token %v, and the log says %+v", name, h.session.id, h.seq, h.TokenFor(name), g)
+			a.fail("%q: %v/%d was handed out with token %v, and the log says %+v", name, h.part.id, h.seq, h.TokenFor(name), g)
 			return
 		}
 	}
@@ -281,8 +281,8 @@ func (a *auditor) forcing(h *Hold, id sessions.ID) {
 func (a *auditor) freed(h *Hold) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if c := a.fsm.table.claim(h.session.id, h.name, h.seq); c != nil {
-		a.fail("%q: the release of %v/%d was confirmed, and it is still there", h.name, h.session.id, h.seq)
+	if c := a.fsm.table.claim(h.part.id, h.name, h.seq); c != nil {
+		a.fail("%q: the release of %v/%d was confirmed, and it is still there", h.name, h.part.id, h.seq)
 	}
 }
 
@@ -350,8 +350,8 @@ func (a *auditor) seen(name string, from int, what string, is func(text string) 
 func (a *auditor) held(h *Hold, from int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if g := a.grants[claimKey{h.session.id, h.seq}]; g == nil || g.end != 0 && g.end <= from {
-		a.fail("%q: %v/%d is said to be held after entry %d: %+v", h.name, h.session.id, h.seq, from, g)
+	if g := a.grants[claimKey{h.part.id, h.seq}]; g == nil || g.end != 0 && g.end <= from {
+		a.fail("%q: %v/%d is said to be held after entry %d: %+v", h.name, h.part.id, h.seq, from, g)
 	}
 }
 

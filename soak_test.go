@@ -178,7 +178,7 @@ func (p *stage) call(x step) bool {
 	}
 	p.mu.Unlock()
 	if h != nil && x.Do != "force" {
-		n = h.session.n
+		n = h.part.n
 	} else if s != nil && x.Do == "close" {
 		n = s.n
 	}
@@ -277,7 +277,7 @@ func (p *stage) withHold(ctx context.Context, h *Hold, x step) {
 			p.audit.held(h, from)
 		}
 	case "hand over":
-		info, err := h.session.n.Describe(ctx, h.name)
+		info, err := h.part.n.Describe(ctx, h.name)
 		if err == nil && x.N < len(info.Waiters) {
 			_ = h.HandOver(ctx, info.Waiters[x.N].Session)
 		}
@@ -326,7 +326,7 @@ func (p *stage) acquire(ctx context.Context, n *Node, x step) {
 		p.expected(ctx, err)
 		return
 	}
-	p.clocks[h.session.id.Replica].awake()
+	p.clocks[h.part.id.Replica].awake()
 	p.audit.handed(h, x.Mode == "shared")
 	p.mu.Lock()
 	p.holds[x.ID] = h
@@ -340,7 +340,7 @@ func (p *stage) acquire(ctx context.Context, n *Node, x step) {
 	case <-h.Done():
 	case <-t.C:
 	}
-	p.clocks[h.session.id.Replica].awake()
+	p.clocks[h.part.id.Replica].awake()
 	ctx, cancel := context.WithTimeout(context.Background(), ms(x.For))
 	defer cancel()
 	p.release(ctx, h)

@@ -81,6 +81,14 @@ func (h *Histogram) Count() (n uint64) {
 	return n
 }
 
+// add adds what another one has counted.
+func (h *Histogram) add(other *Histogram) {
+	for i, c := range other.Counts {
+		h.Counts[i] += c
+	}
+	h.Sum += other.Sum
+}
+
 func (h *Histogram) observe(v uint64) {
 	i := 0
 	if v > 1 {
@@ -98,8 +106,10 @@ func (h *Histogram) observeTime(d time.Duration) {
 // returns zeros; until then nothing is counted and it costs nothing. A call takes
 // the node's lock for as long as it takes to copy some three thousand bytes.
 func (n *Node) Stats() Stats {
-	n.machine.mu.Lock() // before n.mu, always
-	defer n.machine.mu.Unlock()
+	var applies Histogram
+	for _, g := range n.groups {
+		applies.add(g.machine.applies(n.clk.Now))
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.stats == nil {
@@ -107,24 +117,28 @@ func (n *Node) Stats() Stats {
 	}
 	s := n.stats.Stats
 	s.Refusals, s.Lost = maps.Clone(s.Refusals), maps.Clone(s.Lost)
-	s.Applies = n.machine.stopwatch.taken
-	s.Unsent, s.UnderWay = len(n.stream.acquires), len(n.stream.sent)
+	s.Applies = applies
+	for _, g := range n.groups {
+		s.Unsent += len(g.stream.acquires)
+		s.UnderWay += len(g.stream.sent)
+	}
 	s.Busiest = n.stats.busiest.list()
 	return s
 }
 
-// beginStats begins to count. n.mu and the state machine's lock are held.
+// beginStats begins to count. n.mu is held.
 func (n *Node) beginStats() {
 	now := n.clk.Now()
 	n.stats = &stats{Stats: Stats{Since: now.Round(0)}, node: n, start: now.Add(-1)}
 	n.stats.Refusals = map[string]uint64{RefusalHeld: 0, RefusalQueueFull: 0, RefusalMode: 0, RefusalPermits: 0,
 		RefusalBusy: 0, RefusalGaveUp: 0, RefusalSession: 0}
 	n.stats.Lost = map[string]uint64{LossExpired: 0, LossClosed: 0, LossMaxHold: 0, LossRevoked: 0, LossNode: 0}
-	n.machine.stopwatch = &stopwatch{now: n.clk.Now}
-	for _, s := range n.sessions {
-		for _, h := range s.claims {
-			if h.inLine() {
-				n.stats.Waiting++
+	for _, g := range n.groups {
+		for _, p := range g.parts {
+			for _, h := range p.claims {
+				if h.inLine() {
+					n.stats.Waiting++
+				}
 			}
 		}
 	}
@@ -276,6 +290,17 @@ func (s *stats) led(former, now uint64) {
 	if s != nil && now != 0 && now != former {
 		s.LeaderChanges++
 	}
+}
+
+// applies returns what it took to apply entries since it was first called.
+func (m *machine) applies(now func() time.Time) *Histogram {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.stopwatch == nil {
+		m.stopwatch = &stopwatch{now: now}
+	}
+	taken := m.stopwatch.taken
+	return &taken
 }
 
 // A stopwatch measures how long applying takes. The state machine's lock guards it.

@@ -33,7 +33,7 @@ type stream struct {
 	acquires []*Hold
 	last     uint64            // number of the last batch made
 	sent     map[uint64]*outgo // batches under way
-	wake     chan struct{}     // has a token when there may be something to send
+	nudge    func()            // is called when there is something to send
 }
 
 // An outgo is a batch under way.
@@ -46,22 +46,15 @@ type outgo struct {
 	settled  chan struct{} // closed once it is known to have been applied
 }
 
-func (s *stream) init() {
+func (s *stream) init(nudge func()) {
 	s.sent = make(map[uint64]*outgo)
-	s.wake = make(chan struct{}, 1)
+	s.nudge = nudge
 }
 
 // say queues a command that goes before all acquires.
 func (s *stream) say(c wire.Command) {
 	s.urgent = append(s.urgent, c)
 	s.nudge()
-}
-
-func (s *stream) nudge() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
 }
 
 func (s *stream) empty() bool { return len(s.urgent) == 0 && len(s.acquires) == 0 }
@@ -110,73 +103,99 @@ func (s *stream) settle(number uint64) {
 	}
 }
 
-// sendLoop sends batches, one at a time. There are window of these loops.
-func (n *Node) sendLoop() {
-	select {
-	case <-n.booted:
-	case <-n.ctx.Done():
+// dispatch has another sender look after the group, unless as many as may be do. The
+// node keeps window of them that wait for work, for all groups; more come when they are
+// needed, and go when they are not. n.mu is held.
+func (g *group) dispatch() {
+	n := g.n
+	if g.senders == window || !isClosed(g.booted) || n.failed != nil {
 		return
 	}
+	g.senders++
+	if n.resting > 0 {
+		n.resting--
+		n.work <- g // there is room for each that is idle
+		return
+	}
+	n.loops.Go(func() { n.sendLoop(g) })
+}
+
+// sendLoop sends the batches of the groups that it is given, one at a time.
+func (n *Node) sendLoop(g *group) {
 	for {
-		select {
-		case <-n.stream.wake:
-		case <-n.ctx.Done():
-			return
-		}
-		for b := n.nextBatch(); b != nil; b = n.nextBatch() {
-			if n.deliver(b.settled, func() []byte { return n.encodeBatch(b) }) != nil {
+		if g == nil {
+			select {
+			case g = <-n.work:
+			case <-n.ctx.Done():
 				return
 			}
 		}
-	}
-}
-
-// nextBatch takes the next batch, and wakes another loop if something is left.
-func (n *Node) nextBatch() *outgo {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.failed != nil {
-		return nil
-	}
-	b := n.stream.next()
-	if b == nil {
-		return nil
-	}
-	n.stats.made(b)
-	for i := range b.urgent {
-		switch c := &b.commands[i]; {
-		case c.Op == wire.Open && n.sessions[c.Session] != nil:
-			n.sessions[c.Session].batch = b.number
-		case c.More != nil:
-			n.calls.sent(c.More.Call, b.number)
+		b, stay := g.nextBatch()
+		switch {
+		case b != nil:
+			if g.deliver(b.settled, func() []byte { return g.encodeBatch(b) }) != nil {
+				return
+			}
+		case stay:
+			g = nil
+		default:
+			return
 		}
 	}
-	if !n.stream.empty() {
-		n.stream.nudge()
-	}
-	return b
 }
 
-func (n *Node) encodeBatch(b *outgo) []byte {
+// nextBatch takes the next batch, and wakes another sender if something is left. If
+// there is none, the sender is done with the group, and is told whether to stay.
+func (g *group) nextBatch() (b *outgo, stay bool) {
+	n := g.n
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.failed == nil {
+		b = g.stream.next()
+	}
+	if b == nil {
+		g.senders--
+		if n.resting < window {
+			n.resting++
+			stay = true
+		}
+		return nil, stay
+	}
+	g.n.stats.made(b)
+	for i := range b.urgent {
+		switch c := &b.commands[i]; {
+		case c.Op == wire.Open && g.parts[c.Session] != nil:
+			g.parts[c.Session].batch = b.number
+		case c.More != nil:
+			g.calls.sent(c.More.Call, b.number)
+		}
+	}
+	if !g.stream.empty() {
+		g.dispatch()
+	}
+	return b, true
+}
+
+func (g *group) encodeBatch(b *outgo) []byte {
 	if b.tried {
-		n.prune(b)
+		g.prune(b)
 	}
 	b.tried = true
-	return n.encode(wire.Entry{Renewal: n.beat(), Batch: b.number, Commands: b.commands})
+	return g.n.encode(wire.Entry{Renewal: g.beat(), Batch: b.number, Commands: b.commands})
 }
 
 // prune takes those acquires out of a batch that is to be sent again whose callers
 // have gone meanwhile: what nobody wants is not to be granted when the cluster can
 // be reached again. Should the batch have been applied as it was, the cancels that
 // follow in a later one take them back.
-func (n *Node) prune(b *outgo) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (g *group) prune(b *outgo) {
+	g.n.mu.Lock()
+	defer g.n.mu.Unlock()
 	b.commands = slices.DeleteFunc(b.commands, func(c wire.Command) bool {
-		if c.Op != wire.Acquire && c.Op != wire.Take || n.sessions[c.Session] == nil {
+		if c.Op != wire.Acquire && c.Op != wire.Take || g.parts[c.Session] == nil {
 			return false
 		}
-		h := n.sessions[c.Session].claims[c.Hold]
+		h := g.parts[c.Session].claims[c.Hold]
 		return h != nil && h.abandoned
 	})
 }
@@ -184,16 +203,16 @@ func (n *Node) prune(b *outgo) {
 // deliver proposes what build makes, again and again, until settled is closed: the
 // effects of the entry, seen on this replica, are what closes it. It returns an
 // error only when the node closes.
-func (n *Node) deliver(settled <-chan struct{}, build func() []byte) error {
+func (g *group) deliver(settled <-chan struct{}, build func() []byte) error {
 	backoff := minBackoff
 	for !isClosed(settled) {
-		term := n.termNow()
-		n.propose(term, build())
+		term := g.termNow()
+		g.propose(term, build())
 		if isClosed(settled) {
 			break
 		}
-		if !n.later(backoff, settled, term.Done()) {
-			return n.ctx.Err()
+		if !g.n.later(backoff, settled, term.Done()) {
+			return g.n.ctx.Err()
 		}
 		backoff = min(2*backoff, maxBackoff)
 	}
@@ -201,19 +220,19 @@ func (n *Node) deliver(settled <-chan struct{}, build func() []byte) error {
 }
 
 // termNow returns the context that ends when another leader is known.
-func (n *Node) termNow() context.Context {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.termCtx
+func (g *group) termNow() context.Context {
+	g.n.mu.Lock()
+	defer g.n.mu.Unlock()
+	return g.termCtx
 }
 
 // propose makes one try. A forwarded proposal that its leader dropped is never
 // heard of again, so a try is short; and when another leader is known, waiting for
 // the former one is idle.
-func (n *Node) propose(ctx context.Context, entry []byte) {
-	ctx, cancel := n.clk.WithTimeout(ctx, n.opts.ElectionTimeout/2)
+func (g *group) propose(ctx context.Context, entry []byte) {
+	ctx, cancel := g.n.clk.WithTimeout(ctx, g.n.opts.ElectionTimeout/2)
 	defer cancel()
-	if err := n.engine.propose(ctx, entry); err != nil {
-		n.log.Debug("proposal to be repeated", "err", err)
+	if err := g.engine.propose(ctx, entry); err != nil {
+		g.n.log.Debug("proposal to be repeated", "err", err)
 	}
 }

@@ -168,7 +168,7 @@ func checkNames(names []string) ([]string, error) {
 
 // command is how an acquisition is asked for.
 func (h *Hold) command() wire.Command {
-	c := wire.Command{Op: wire.Acquire, Session: h.session.id.Seq, Hold: h.seq,
+	c := wire.Command{Op: wire.Acquire, Session: h.part.id.Seq, Hold: h.seq,
 		Name: h.name, Mode: uint8(queue.Exclusive), Wait: h.wait, Limit: uint64(h.limit)}
 	m := h.more.Load()
 	if m == nil || !m.asked {
@@ -176,7 +176,7 @@ func (h *Hold) command() wire.Command {
 	}
 	c.Op, c.Name, c.Mode = wire.Take, "", uint8(m.mode)
 	c.More = &wire.More{
-		Names: m.names, Permits: uint64(m.permits), Of: uint64(m.limit), MaxWaits: h.session.maxWaits,
+		Names: m.names, Permits: uint64(m.permits), Of: uint64(m.limit), MaxWaits: h.part.maxWaits,
 		MaxHold: milliseconds(m.maxHold), MinHold: milliseconds(m.minHold), Delay: milliseconds(m.delay), Value: m.value,
 	}
 	return c

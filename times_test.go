@@ -351,9 +351,9 @@ func TestNothingRunsForWhatIsOver(t *testing.T) {
 		elapse(2 * time.Minute)
 		for id, n := range nodes {
 			var times, noted, next int
-			n.machine.read(func(f *lockFSM) { times = len(f.times) })
+			n.groups[0].machine.read(func(f *lockFSM) { times = len(f.times) })
 			n.mu.Lock()
-			noted, next = len(n.agenda.at), len(n.agenda.next)
+			noted, next = len(n.groups[0].agenda.at), len(n.groups[0].agenda.next)
 			n.mu.Unlock()
 			require.Equal(t, []int{0, 0, 0}, []int{times, noted, next}, id)
 		}
@@ -622,7 +622,7 @@ func TestLateWordsEndNoTime(t *testing.T) {
 		round()
 		elapse(d + time.Second)
 		dues := 0
-		leader, _ := nodes[1].engine.leader()
+		leader, _ := nodes[1].groups[0].engine.leader()
 		for _, b := range s.entries() {
 			var e wire.Entry
 			require.NoError(t, wire.DecodeEntry(b, &e))

@@ -77,9 +77,10 @@ func (n *Node) Watch(ctx context.Context, prefix string) iter.Seq2[*Event, error
 			yield(nil, err)
 			return
 		}
-		n.watched(+1)
-		defer n.watched(-1)
-		w := watcher{n: n, prefix: prefix, yield: yield}
+		g := n.groups[0]
+		g.watched(+1)
+		defer g.watched(-1)
+		w := watcher{g: g, n: n, prefix: prefix, yield: yield}
 		w.restart()
 		for w.step(ctx) {
 		}
@@ -87,12 +88,12 @@ func (n *Node) Watch(ctx context.Context, prefix string) iter.Seq2[*Event, error
 }
 
 // watched counts those who watch.
-func (n *Node) watched(by int) {
-	n.changes.telling.Lock()
-	defer n.changes.telling.Unlock()
-	n.machine.mu.Lock()
-	defer n.machine.mu.Unlock()
-	n.machine.fsm.watched = n.changes.count(by) > 0
+func (g *group) watched(by int) {
+	g.changes.telling.Lock()
+	defer g.changes.telling.Unlock()
+	g.machine.mu.Lock()
+	defer g.machine.mu.Unlock()
+	g.machine.fsm.watched = g.changes.count(by) > 0
 }
 
 const (
@@ -106,6 +107,7 @@ const (
 
 // A watcher is one reader of the changes. It reads them in its caller's goroutine.
 type watcher struct {
+	g      *group
 	n      *Node
 	prefix string
 	yield  func(*Event, error) bool
@@ -115,14 +117,14 @@ type watcher struct {
 	hasty  int       // how many reads were less than a pace after the one before
 }
 
-func (w *watcher) restart() { w.page, w.next = 0, w.n.changes.end() }
+func (w *watcher) restart() { w.page, w.next = 0, w.g.changes.end() }
 
 // step shows a page, or the changes of those that were shown, and reports whether
 // it goes on.
 func (w *watcher) step(ctx context.Context) bool {
 	var more <-chan struct{} = alreadyClosed
 	if w.page == pages {
-		more = w.n.changes.after(w.next)
+		more = w.g.changes.after(w.next)
 	}
 	select {
 	case <-more:
@@ -138,7 +140,7 @@ func (w *watcher) step(ctx context.Context) bool {
 		return w.show()
 	}
 	w.gather(ctx)
-	goesOn, _ := w.catchUp(w.n.changes.end())
+	goesOn, _ := w.catchUp(w.g.changes.end())
 	return goesOn
 }
 
@@ -167,11 +169,11 @@ func (w *watcher) last(err error) bool {
 func (w *watcher) show() bool {
 	var locks []LockInfo
 	var end uint64
-	w.n.machine.read(func(f *lockFSM) {
-		end = w.n.changes.end() // no entry is applied meanwhile
+	w.g.machine.read(func(f *lockFSM) {
+		end = w.g.changes.end() // no entry is applied meanwhile
 		for _, name := range f.table.lineNames(w.page) {
 			if strings.HasPrefix(name, w.prefix) {
-				locks = append(locks, w.n.describe(f, f.table.line(name)))
+				locks = append(locks, w.g.describe(f, f.table.line(name)))
 			}
 		}
 	})
@@ -192,7 +194,7 @@ func (w *watcher) show() bool {
 // them are kept no more, the picture is not whole, and begins anew.
 func (w *watcher) catchUp(end uint64) (goesOn, whole bool) {
 	for w.next < end {
-		events, onPages, missed := w.n.changes.read(w.next, end, w.n.nameOwners)
+		events, onPages, missed := w.g.changes.read(w.next, end, w.g.nameOwners)
 		if missed {
 			w.restart()
 			return w.yield(&Event{Kind: EventMissed}, nil), false
@@ -209,9 +211,9 @@ func (w *watcher) catchUp(end uint64) (goesOn, whole bool) {
 }
 
 // nameOwners fills in whose sessions some events are about.
-func (n *Node) nameOwners(events []Event) {
+func (g *group) nameOwners(events []Event) {
 	owners := ownersOf(events)
-	n.machine.read(func(f *lockFSM) {
+	g.machine.read(func(f *lockFSM) {
 		for id := range owners {
 			owners[id] = strings.Clone(f.owner(id))
 		}
@@ -223,9 +225,9 @@ func (n *Node) nameOwners(events []Event) {
 
 // notice notes what an entry did that watchers are told. The state machine's lock
 // is held.
-func (n *Node) notice(effects []effect) {
-	n.changes.begin()
-	defer n.changes.done()
+func (g *group) notice(effects []effect) {
+	g.changes.begin()
+	defer g.changes.done()
 	for i := range effects {
 		e := &effects[i]
 		kind := e.event()
@@ -235,9 +237,9 @@ func (n *Node) notice(effects []effect) {
 		var slots []int
 		var value string
 		if (kind == EventGranted || kind == EventValue) && !e.plain {
-			slots, value = n.machine.fsm.publicOf(e.session, e.name, e.hold)
+			slots, value = g.machine.fsm.publicOf(e.session, e.name, e.hold)
 		}
-		n.changes.add(kind, e, slots, value)
+		g.changes.add(kind, e, slots, value)
 	}
 }
 

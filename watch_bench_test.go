@@ -25,9 +25,9 @@ func watchedNode(b *testing.B, locks int) (*Node, *speaker) {
 	if err := n.Ready(b.Context()); err != nil {
 		b.Fatal(err)
 	}
-	n.machine.mu.Lock()
-	defer n.machine.mu.Unlock()
-	other := newSpeaker(b, n.machine.fsm, 7)
+	n.groups[0].machine.mu.Lock()
+	defer n.groups[0].machine.mu.Unlock()
+	other := newSpeaker(b, n.groups[0].machine.fsm, 7)
 	other.say(wire.Command{Op: wire.Open, Session: 1, TTL: uint64(maxTTL / time.Millisecond)})
 	for i := range uint64(locks) {
 		other.acquire(1, i+1, fmt.Sprintf("%060d", i))
@@ -64,7 +64,7 @@ func BenchmarkApplyWatched(b *testing.B) {
 				for i := range log {
 					<-time.After(time.Until(next))
 					start := time.Now()
-					n.machine.apply(log[i : i+1])
+					n.groups[0].machine.apply(log[i : i+1])
 					took = append(took, time.Since(start))
 					next = later(next, start).Add(32 * time.Second / watchedRate)
 				}
@@ -95,8 +95,8 @@ func later(a, b time.Time) time.Time {
 // watchOn watches as Watch does once it has shown every lock, until it was told so
 // many changes, or that it missed some.
 func watchOn(ctx context.Context, n *Node, ready *sync.WaitGroup, changes int, missed *atomic.Int64) {
-	n.watched(+1)
-	defer n.watched(-1)
+	n.groups[0].watched(+1)
+	defer n.groups[0].watched(-1)
 	w := watcher{n: n, yield: func(e *Event, err error) bool {
 		if e.Kind == EventMissed {
 			missed.Add(1)

@@ -275,9 +275,9 @@ func watchAll(t *testing.T, s *sim, nodes map[uint64]*Node, seed uint64, kinds m
 		}
 	}
 	for _, n := range nodes {
-		require.Zero(t, n.changes.watchers.Load())
-		require.Nil(t, n.changes.ring, "the ring is there only while somebody watches")
-		n.machine.read(func(f *lockFSM) { require.False(t, f.watched) })
+		require.Zero(t, n.groups[0].changes.watchers.Load())
+		require.Nil(t, n.groups[0].changes.ring, "the ring is there only while somebody watches")
+		n.groups[0].machine.read(func(f *lockFSM) { require.False(t, f.watched) })
 	}
 }
 
@@ -422,14 +422,14 @@ func TestWatchEnds(t *testing.T) {
 		gone := func() {
 			t.Helper()
 			for id, n := range nodes {
-				require.Zero(t, n.changes.watchers.Load(), id)
-				require.Nil(t, n.changes.ring, id)
+				require.Zero(t, n.groups[0].changes.watchers.Load(), id)
+				require.Nil(t, n.groups[0].changes.ring, id)
 			}
 		}
 		for _, kind := range []EventKind{EventPicture, EventSynced} {
 			for e, err := range nodes[1].Watch(t.Context(), "") {
 				require.NoError(t, err)
-				require.NotNil(t, nodes[1].changes.ring)
+				require.NotNil(t, nodes[1].groups[0].changes.ring)
 				if e.Kind == kind {
 					break
 				}

@@ -54,7 +54,7 @@ func TestManyReadersAreToldTheSame(t *testing.T) {
 		for i := range readers {
 			require.Equal(t, want, told[i])
 		}
-		require.Nil(t, nodes[2].changes.ring, "nothing is kept when nobody watches")
+		require.Nil(t, nodes[2].groups[0].changes.ring, "nothing is kept when nobody watches")
 	})
 }
 

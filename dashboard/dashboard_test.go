@@ -9,8 +9,10 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -313,6 +315,25 @@ func TestMountedUnderAPrefix(t *testing.T) {
 		require.NotContains(t, string(body), `href="/`, path)
 		require.NotContains(t, string(body), `action="/`, path)
 	}
+}
+
+// A member that cannot be reached is shown with the reason.
+func TestUnreachableMember(t *testing.T) {
+	all, err := open(t.TempDir(), 3)
+	require.NoError(t, err)
+	down := all[0].Status().Leader // whoever leads next needs the others
+	for _, n := range all {
+		defer n.Close()
+		if n.Status().ReplicaID == down {
+			require.NoError(t, n.Close())
+		}
+	}
+	h := New(all[down%3], Options{}) // the next id
+	require.Eventually(t, func() bool {
+		members := decoded[api.Cluster](t, get(h, "/cluster.json")).Members
+		return !slices.ContainsFunc(members, func(m api.Member) bool { return (m.Trouble != "") != (m.Replica == down) })
+	}, patience, 10*time.Millisecond)
+	require.Contains(t, get(h, "/").Body.String(), "could not be reached")
 }
 
 // When the node is closed the cluster's page says so, and the others give an error.

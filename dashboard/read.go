@@ -99,6 +99,9 @@ func (h *handler) cluster(ctx context.Context, _ *http.Request) (any, error) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.Members)) {
 		m := api.Member{Replica: id, Address: s.Members[id], Leader: id == s.Leader, Self: id == s.ReplicaID}
+		if trouble := s.Unreachable[id]; trouble != nil {
+			m.Trouble = trouble.Error()
+		}
 		if err == nil {
 			var counts [3]int
 			for _, i := range roll {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -31,6 +32,10 @@ const patience = 30 * time.Second
 func TestMain(m *testing.M) {
 	if os.Getenv(toolVar) != "" {
 		main()
+	}
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil { // they wait more than they work
+		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -123,9 +123,9 @@ func (t *tool) members() func(context.Context, []string) error {
 			if m.Leader {
 				role = "leader"
 			}
-			rows = append(rows, row(m.Replica, m.Address, role, count(m.Sessions), count(m.Holds), count(m.Waits)))
+			rows = append(rows, row(m.Replica, m.Address, role, count(m.Sessions), count(m.Holds), count(m.Waits), m.Trouble))
 		}
-		return t.table("REPLICA\tADDRESS\tROLE\tSESSIONS\tHOLDS\tWAITS", rows...)
+		return t.table("REPLICA\tADDRESS\tROLE\tSESSIONS\tHOLDS\tWAITS\tTROUBLE", rows...)
 	}
 }
 

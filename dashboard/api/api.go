@@ -28,6 +28,7 @@ type Member struct {
 	Address  string `json:"address"`
 	Leader   bool   `json:"leader"`
 	Self     bool   `json:"self"`
+	Trouble  string `json:"trouble,omitempty"`  // why a connection to it failed within the last minute
 	Sessions *int   `json:"sessions,omitempty"` // absent while no majority answers
 	Holds    *int   `json:"holds,omitempty"`
 	Waits    *int   `json:"waits,omitempty"`

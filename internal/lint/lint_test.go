@@ -32,6 +32,7 @@ var mayImport = map[string][]string{
 	"internal/peer":    {},
 	"internal/raftlog": {},
 	"internal/lint":    {},
+	"internal/testca":  {},                // for tests only
 	"internal/soak":    {},                // runs the test binary, and imports nothing of it
 	"internal/lab":     {"internal/peer"}, // the hardware of tests
 	".":                {"internal/lab", "internal/wire", "internal/peer", "internal/raftlog", "queue", "sessions", "fencing"},

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,19 @@ type Conn struct {
 // Dial connects to replica at addr. The error is a *Refusal when the other will
 // not talk to this replica, or this one not to the other.
 func (t *Transport) Dial(ctx context.Context, replica uint64, addr string) (*Conn, error) {
+	c, err := t.dial(ctx, replica, addr)
+	t.trouble.note(replica, err)
+	if err != nil && reproach(err) && t.trouble.first(err.Error()) {
+		t.cfg.Logger.Warn("cannot connect", "replica", replica, "err", err)
+	}
+	return c, err
+}
+
+// Unreachable returns why replicas could not be reached of late: those to whom a
+// connection failed and of whom nothing was heard since.
+func (t *Transport) Unreachable() map[uint64]error { return t.trouble.recent() }
+
+func (t *Transport) dial(ctx context.Context, replica uint64, addr string) (*Conn, error) {
 	if !t.cfg.Faults.dialable(t.cfg.Self.Replica, replica) {
 		return nil, errCut
 	}
@@ -65,26 +79,26 @@ func (t *Transport) connect(ctx context.Context, addr string) (net.Conn, error) 
 func (c *Conn) introduce(ctx context.Context) error {
 	t := c.t
 	tune(c.raw)
-	conn, err := t.secure(ctx, c.raw, true)
+	conn, err := t.secure(ctx, c.raw, c.replica)
 	if err != nil {
 		return err
 	}
 	c.conn = conn
 	mine := hello{Identity: t.cfg.Self, to: c.replica, roster: t.cfg.Book.roster()}
-	if err := writeFrame(conn, kindHello, mine.encode(), &c.scratch); err != nil {
-		return err
-	}
+	// In TLS 1.3 it is only now that the other side judges our certificate. What
+	// it says of that can be read although it takes no greeting any more.
+	sent := writeFrame(conn, kindHello, mine.encode(), &c.scratch)
 	var buf []byte
 	kind, payload, err := readFrame(conn, maxGreeting, &buf)
 	switch {
-	case err != nil:
-		return err
+	case cmp.Or(err, sent) != nil:
+		return declined(cmp.Or(err, sent))
 	case kind == kindRefuse:
 		return t.refused(c.replica, payload)
 	case kind != kindWelcome:
 		return errForeign
 	}
-	if _, err := t.examine(payload, c.replica); err != nil {
+	if _, err := t.examine(conn, payload, c.replica); err != nil {
 		t.refuse(conn, err)
 		return err
 	}
@@ -170,7 +184,7 @@ func (p patient) Write(b []byte) (int, error) {
 }
 
 const (
-	linkDial     = 500 * time.Millisecond
+	linkDial     = 500 * time.Millisecond // and as long again for TLS, which is a round trip more
 	minLinkPause = 20 * time.Millisecond
 	maxLinkPause = 250 * time.Millisecond
 	refusedPause = 3 * time.Second
@@ -222,7 +236,11 @@ func (l *Link) connect(ctx context.Context) bool {
 	if time.Now().Before(l.next) {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, linkDial)
+	patience := linkDial
+	if l.t.cfg.TLS != nil {
+		patience *= 2
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	addr := l.route.Address(l.replica)
 	conn, err := l.t.Dial(ctx, l.replica, addr)

@@ -7,6 +7,9 @@
 // storage: such a replica has forgotten its votes and what it acknowledged, and
 // could help to decide the same thing twice.
 //
+// With Config.TLS both sides also show a certificate, which must be for the replica
+// that they say they are: in secure.go.
+//
 // Messages are framed, bounded and checked with a CRC. They may be lost with a
 // connection, never altered. Nothing that arrives at the port can crash the
 // process or make it allocate more than was really sent.

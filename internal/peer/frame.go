@@ -86,7 +86,9 @@ func checksum(header *[headerLen]byte, payload []byte) uint32 {
 // bytes arrive. The payload is valid until the next call with the same buf.
 func readFrame(r io.Reader, limit int, buf *[]byte) (Kind, []byte, error) {
 	var header [headerLen]byte
-	if _, err := io.ReadFull(r, header[:]); err != nil {
+	if n, err := io.ReadFull(r, header[:]); isTLS(header[:n]) {
+		return 0, nil, errOnlyTLS
+	} else if err != nil {
 		return 0, nil, err
 	}
 	if header[0] != magic0 || header[1] != magic1 || header[2] != frameVersion {
@@ -104,6 +106,12 @@ func readFrame(r io.Reader, limit int, buf *[]byte) (Kind, []byte, error) {
 		return 0, nil, errChecksum
 	}
 	return Kind(header[3]), payload, nil
+}
+
+// isTLS recognizes the beginning of a handshake or an alert, which is shorter than
+// a header of ours.
+func isTLS(b []byte) bool {
+	return len(b) > 1 && (b[0] == 21 || b[0] == 22) && b[1] == 3
 }
 
 func readPayload(r io.Reader, size int, buf *[]byte) ([]byte, error) {

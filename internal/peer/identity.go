@@ -64,6 +64,9 @@ const (
 	// CodeWiped: the other's storage is not the one its replica id was seen
 	// with, or is an older copy of it.
 	CodeWiped
+	// CodeCertificate: the other's TLS certificate is not that of the replica
+	// which it says it is.
+	CodeCertificate
 )
 
 // A Refusal is the answer of a replica that will not talk to another. It is an

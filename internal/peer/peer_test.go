@@ -39,6 +39,9 @@ type setup struct {
 	id     Identity
 	book   *Book
 	gated  bool
+	tls    *Certificates
+	told   map[uint64]string
+	logger *slog.Logger
 }
 
 func (s setup) start(t testing.TB) *node {
@@ -60,7 +63,12 @@ func (s setup) start(t testing.TB) *node {
 	}
 	s.id.Address = l.Addr().String()
 	n := &node{addr: s.id.Address, book: s.book, got: make(chan string, 10_000), refused: make(chan *Refusal, 100)}
+	if s.logger == nil {
+		s.logger = slog.New(slog.DiscardHandler)
+	}
 	n.Transport = New(Config{
+		TLS:      s.tls,
+		Told:     func(id uint64) []string { return []string{s.told[id]} },
 		Self:     s.id,
 		Book:     s.book,
 		Listener: l,
@@ -72,7 +80,7 @@ func (s setup) start(t testing.TB) *node {
 			return nil
 		},
 		Refused: func(r *Refusal) { n.refused <- r },
-		Logger:  slog.New(slog.DiscardHandler),
+		Logger:  s.logger,
 		Faults:  s.faults,
 	})
 	if !s.gated {

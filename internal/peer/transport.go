@@ -43,8 +43,11 @@ type Config struct {
 	// Refused is told of each refusal of this replica by another. It must not
 	// block.
 	Refused func(*Refusal)
-	// Secure, when set, turns a fresh connection into an authenticated one.
-	Secure func(ctx context.Context, conn net.Conn, dialled bool) (net.Conn, error)
+	// TLS, when set, has every connection encrypted and both sides proven.
+	TLS *Certificates
+	// Told returns at which addresses this replica was told that another is
+	// dialled, by its configuration and not by the other. Needed with TLS only.
+	Told func(replica uint64) []string
 
 	Logger *slog.Logger
 	Faults *Faults
@@ -59,6 +62,7 @@ type Transport struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	workers sync.WaitGroup
+	trouble *troubles
 
 	mu        sync.Mutex
 	open      bool
@@ -78,9 +82,13 @@ func New(cfg Config) *Transport {
 		inbound:  make(map[uint64][]net.Conn),
 		outbound: make(map[*Conn]struct{}),
 		met:      make(map[uint64]bool),
+		trouble:  newTroubles(),
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.workers.Go(t.accept)
+	if cfg.TLS != nil {
+		t.workers.Go(func() { cfg.TLS.watch(t.stop, cfg.Logger) })
+	}
 	return t
 }
 
@@ -174,9 +182,12 @@ func (t *Transport) welcome(conn net.Conn) {
 func (t *Transport) serve(raw net.Conn) {
 	defer func() { _ = raw.Close() }()
 	from, conn, err := t.greet(raw)
+	if err != nil {
+		t.turnedAway(raw.RemoteAddr(), err)
+		linger(raw)
+	}
 	t.forget(raw)
 	if err != nil {
-		t.cfg.Logger.Debug("connection turned away", "remote", raw.RemoteAddr().String(), "err", err)
 		return
 	}
 	if !t.enlist(from, raw) {
@@ -188,13 +199,26 @@ func (t *Transport) serve(raw net.Conn) {
 	}
 }
 
+// turnedAway says so, aloud if somebody has to do something about it.
+func (t *Transport) turnedAway(remote net.Addr, err error) {
+	host := hostOf(remote.String()) // each try comes from another port
+	if reproach(err) && t.trouble.first(host+err.Error()) {
+		t.cfg.Logger.Warn("connection turned away", "remote", remote.String(), "err", err)
+		return
+	}
+	t.cfg.Logger.Debug("connection turned away", "remote", remote.String(), "err", err)
+}
+
 func (t *Transport) greet(raw net.Conn) (uint64, net.Conn, error) {
 	ctx, cancel := context.WithTimeout(t.ctx, greetTimeout)
 	defer cancel()
 	_ = raw.SetDeadline(time.Now().Add(greetTimeout))
 	tune(raw)
-	conn, err := t.secure(ctx, raw, false)
+	conn, err := t.secure(ctx, raw, 0)
 	if err != nil {
+		if errors.Is(err, errNoTLS) {
+			t.refuse(raw, &Refusal{Code: CodeCertificate, By: t.cfg.Self.Replica, Text: "this replica uses TLS, and the other one does not"})
+		}
 		return 0, nil, err
 	}
 	from, err := t.answer(conn)
@@ -203,13 +227,6 @@ func (t *Transport) greet(raw net.Conn) (uint64, net.Conn, error) {
 	}
 	_ = raw.SetDeadline(time.Time{})
 	return from, conn, nil
-}
-
-func (t *Transport) secure(ctx context.Context, conn net.Conn, dialled bool) (net.Conn, error) {
-	if t.cfg.Secure == nil {
-		return conn, nil
-	}
-	return t.cfg.Secure(ctx, conn, dialled)
 }
 
 // answer reads the greeting and says welcome, or refuses.
@@ -222,7 +239,7 @@ func (t *Transport) answer(conn net.Conn) (uint64, error) {
 	if kind != kindHello {
 		return 0, errForeign
 	}
-	h, err := t.examine(payload, 0)
+	h, err := t.examine(conn, payload, 0)
 	if err != nil {
 		t.refuse(conn, err)
 		return 0, err
@@ -234,9 +251,9 @@ func (t *Transport) answer(conn net.Conn) (uint64, error) {
 	return h.Replica, nil
 }
 
-// examine decides about a greeting. dialled is the replica that was dialled, 0
+// examine decides about a greeting that came over conn. dialled is the replica that was dialled, 0
 // when it is the other that dialled.
-func (t *Transport) examine(payload []byte, dialled uint64) (hello, error) {
+func (t *Transport) examine(conn net.Conn, payload []byte, dialled uint64) (hello, error) {
 	self := t.cfg.Self
 	refuse := func(code Code, format string, args ...any) error {
 		return &Refusal{Code: code, By: self.Replica, Text: fmt.Sprintf(format, args...)}
@@ -258,9 +275,14 @@ func (t *Transport) examine(payload []byte, dialled uint64) (hello, error) {
 	case h.Founders != 0 && self.Founders != 0 && h.Founders != self.Founders:
 		return h, refuse(CodeMembers, "it was founded with other members than replica %d", h.Replica)
 	}
+	// Before anything is noted under the id that the other claims.
+	if err := t.vouch(conn, h.Replica); err != nil {
+		return h, refuse(CodeCertificate, "%v", err)
+	}
 	if err := t.cfg.Book.admit(self.Replica, &h); err != nil {
 		return h, err
 	}
+	t.trouble.note(h.Replica, nil)
 	t.mu.Lock()
 	t.met[h.Replica] = true
 	t.mu.Unlock()
