@@ -109,7 +109,7 @@ type lease struct {
 	asked  uint64                   // the latest ping
 	at     time.Duration            // when it was sent
 	heard  time.Duration            // when the page last said something
-	sent   map[uint64]time.Duration // when each was sent that is not answered yet
+	sent   map[uint64]time.Duration // when each was sent that no later one's answer has overtaken
 	since  time.Duration            // when the ping was sent whose answer we rely on
 }
 
@@ -128,12 +128,13 @@ func (l *lease) ping() api.HoldMessage {
 
 func (l *lease) due() bool { return now() >= l.at+l.length/10 }
 
-// answered notes an answer to a ping, and returns when that was sent.
+// answered notes an answer to a ping, and returns when that was sent. The latest may be
+// answered twice: while we wait, and when the lock is granted.
 func (l *lease) answered(ping uint64) (at time.Duration, ok bool) {
 	l.heard = now()
 	at, ok = l.sent[ping]
 	for n := range l.sent {
-		if n <= ping {
+		if n < ping {
 			delete(l.sent, n)
 		}
 	}

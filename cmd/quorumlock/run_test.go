@@ -157,9 +157,12 @@ func TestRunPassesSignalsOn(t *testing.T) {
 	queued(t, c.Node(1), "job")
 	require.NoError(t, p.Process.Signal(unix.SIGINT))
 	require.Equal(t, 128+2, p.code(t), &p.errs)
-	info, err := c.Node(1).Describe(soon(t), "job")
-	require.NoError(t, err)
-	require.Empty(t, info.Waiters, "it left the line")
+	for e, err := range c.Node(1).Watch(soon(t), "job") {
+		require.NoError(t, err, "it does not leave the line")
+		if e.Kind == quorumlock.EventLeft || len(e.Locks) > 0 && len(e.Locks[0].Waiters) == 0 {
+			break
+		}
+	}
 	require.NoError(t, h.Release(soon(t)))
 }
 
