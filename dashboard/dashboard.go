@@ -92,6 +92,7 @@ var pages = map[string]page{
 	"lock":      {"lock", "Lock", (*handler).lock},
 	"sessions":  {"sessions", "Sessions", (*handler).sessions},
 	"session":   {"session", "Session", (*handler).session},
+	"busiest":   {"busiest", "Busiest", (*handler).busiest},
 	"elections": {"elections", "Elections", (*handler).elections},
 	"live":      {"live", "Live", (*handler).live},
 }
@@ -185,9 +186,9 @@ func statusOf(err error) int {
 	switch {
 	case errors.As(err, &f):
 		return f.status
-	case errors.Is(err, quorumlock.ErrName), errors.Is(err, quorumlock.ErrReason):
+	case errors.Is(err, quorumlock.ErrName), errors.Is(err, quorumlock.ErrReason), errors.Is(err, quorumlock.ErrNotMember):
 		return http.StatusBadRequest
-	case errors.Is(err, quorumlock.ErrNotHeld):
+	case errors.Is(err, quorumlock.ErrNotHeld), errors.Is(err, quorumlock.ErrTransfer):
 		return http.StatusConflict
 	default:
 		return http.StatusServiceUnavailable

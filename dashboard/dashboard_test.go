@@ -18,6 +18,7 @@ import (
 
 	"github.com/quorumlock/quorumlock"
 	"github.com/quorumlock/quorumlock/dashboard/api"
+	"github.com/quorumlock/quorumlock/locktest"
 )
 
 // take holds a lock until the test is over.
@@ -99,6 +100,7 @@ func TestEveryPageAsHTMLAndJSON(t *testing.T) {
 		"/session?id=" + session:   {"owner-1", "pages/leader"},
 		"/elections?prefix=pages/": {"pages/leader", "owner-1", "10.0.0.1:80"},
 		"/live?prefix=pages/":      {"pages/"},
+		"/busiest":                 {"eplica"},
 	} {
 		path, query, _ := strings.Cut(target, "?")
 		if path == "/" {
@@ -334,6 +336,47 @@ func TestUnreachableMember(t *testing.T) {
 		return !slices.ContainsFunc(members, func(m api.Member) bool { return (m.Trouble != "") != (m.Replica == down) })
 	}, patience, 10*time.Millisecond)
 	require.Contains(t, get(h, "/").Body.String(), "could not be reached")
+}
+
+// Without a majority the cluster's page says so at once, and what it knows of itself; the
+// others give an error that says why.
+func TestNoMajority(t *testing.T) {
+	c := locktest.New(t, locktest.Config{Replicas: 3})
+	h := New(c.Node(1), Options{Authorize: allowAll})
+	c.Isolate(1)
+	v := decoded[api.Cluster](t, get(h, "/cluster.json"))
+	require.Equal(t, "no majority", v.Health)
+	require.Len(t, v.Members, 3)
+	require.Nil(t, v.Members[0].Sessions, "it cannot be known")
+	page := get(h, "/cluster").Body.String()
+	require.Contains(t, page, "Nothing can be granted until a majority")
+	require.Contains(t, page, "unknown")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // in place of the page's ten
+	defer cancel()
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/locks", nil)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	require.Equal(t, http.StatusServiceUnavailable, w.Code)
+	require.Contains(t, w.Body.String(), "A majority of the replicas did not answer in time")
+	c.Heal()
+	require.NoError(t, c.Node(1).Ready(ctxOf(t)))
+	require.Eventually(t, func() bool { return decoded[api.Cluster](t, get(h, "/cluster.json")).Health == "ok" }, patience, time.Millisecond)
+}
+
+// The busiest names are shown with how often they were asked for.
+func TestBusiest(t *testing.T) {
+	h := New(nodes[2], Options{})
+	since := decoded[api.Busiest](t, get(h, "/busiest.json")).Since // it counts from now on
+	for range 20 {
+		lock, err := nodes[2].Acquire(ctxOf(t), "busy <name>")
+		require.NoError(t, err)
+		require.NoError(t, lock.Release(ctxOf(t)))
+	}
+	take(t, nodes[2], "idle name")
+	v := decoded[api.Busiest](t, get(h, "/busiest.json"))
+	require.Equal(t, since, v.Since)
+	require.Equal(t, api.BusyName{Name: "busy <name>", Calls: 20}, v.Names[0])
+	require.Contains(t, get(h, "/busiest").Body.String(), "busy &lt;name&gt;")
 }
 
 // When the node is closed the cluster's page says so, and the others give an error.

@@ -76,10 +76,14 @@ func paging(r *http.Request, search string) (match, after string, limit int, err
 	return match, after, limit, err
 }
 
-func (h *handler) cluster(ctx context.Context, _ *http.Request) (any, error) {
+func (h *handler) cluster(ctx context.Context, r *http.Request) (any, error) {
+	q, err := query(r)
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
-	_, err := h.node.Describe(ctx, probe)
+	_, err = h.node.Describe(ctx, probe)
 	var roll []quorumlock.SessionInfo
 	if err == nil {
 		roll, err = h.node.Sessions(ctx)
@@ -112,6 +116,17 @@ func (h *handler) cluster(ctx context.Context, _ *http.Request) (any, error) {
 			m.Sessions, m.Holds, m.Waits = &counts[0], &counts[1], &counts[2]
 		}
 		v.Members = append(v.Members, m)
+	}
+	return clusterPage{Cluster: v, Done: doneTexts[q.Get("done")]}, nil
+}
+
+// busiest are the names that are asked for most through this replica. The first who looks
+// makes it count.
+func (h *handler) busiest(context.Context, *http.Request) (any, error) {
+	s := h.node.Stats()
+	v := api.Busiest{Replica: h.node.Status().ReplicaID, Since: s.Since, Names: []api.BusyName{}}
+	for _, n := range s.Busiest[:min(len(s.Busiest), defaultLimit)] {
+		v.Names = append(v.Names, api.BusyName{Name: n.Name, Calls: n.Calls, Over: n.Over})
 	}
 	return v, nil
 }

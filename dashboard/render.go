@@ -55,6 +55,7 @@ var functions = template.FuncMap{
 	"comma": comma,
 	"span":  span,
 	"plus":  func(a, b int) int { return a + b },
+	"less":  func(a, b uint64) uint64 { return a - b },
 }
 
 // A frame is what the layout shows around a page.
@@ -82,7 +83,7 @@ func (p *reply) render(w io.Writer, which page, data any) error {
 			f.JSON += "?" + q
 		}
 	}
-	if f.CanAct && (which.template == "lock" || which.template == "session") {
+	if f.CanAct && slices.Contains([]string{"cluster", "lock", "session"}, which.template) {
 		f.Token = p.h.formToken(p.w, p.r)
 	}
 	return templates[which.template].Execute(w, f)

@@ -9,9 +9,14 @@ import (
 // What the pages show is in package api. Here is what only the HTML has, and how the
 // rest is made.
 
+type clusterPage struct {
+	api.Cluster
+	Done string `json:"-"` // what was just done here
+}
+
 type lockPage struct {
 	api.Lock
-	Done string `json:"-"` // what was just done here
+	Done string `json:"-"`
 }
 
 type sessionPage struct {

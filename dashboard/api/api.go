@@ -129,6 +129,21 @@ type Elections struct {
 	Elections []Lock `json:"elections"`
 }
 
+// Busiest is busiest.json: the names that are asked for most through one replica.
+type Busiest struct {
+	Replica uint64     `json:"replica"`
+	Since   time.Time  `json:"since"` // when it began to count
+	Names   []BusyName `json:"names"`
+}
+
+// A BusyName was asked for at most Calls times, and at least Calls less Over. What was
+// long ago counts for less.
+type BusyName struct {
+	Name  string `json:"name"`
+	Calls uint64 `json:"calls"`
+	Over  uint64 `json:"over"`
+}
+
 // A Change is one of the events of the stream "events".
 type Change struct {
 	Kind    string    `json:"kind"`

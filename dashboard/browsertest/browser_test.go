@@ -181,7 +181,8 @@ const contrast = `(() => {
 })()`
 
 var everyPage = []string{"cluster", "locks", "locks?prefix=nothing", "lock?name=invoice/4712", "lock?name=gateway/acme",
-	"lock?name=tariffs", "sessions", "session?id=1.1.1", "elections", "live?prefix=task/"}
+	"lock?name=tariffs", "sessions", "session?id=1.1.1", "elections", "busiest",
+	"live?prefix=task/"}
 
 // In light and dark, on a desk and on a phone: text can be read and nothing sticks out.
 func TestEveryPageInEveryLook(t *testing.T) {
