@@ -112,6 +112,9 @@ var (
 	// ErrMembers is returned when the founders do not agree on Members, or
 	// Members differs from those the directory was founded with.
 	ErrMembers = errors.New("quorumlock: members differ")
+	// ErrBackup is returned for a backup that was cut short or damaged, or is none, and
+	// when one cannot be restored where it is to be.
+	ErrBackup = errors.New("quorumlock: backup cannot be used")
 	// ErrFormat is returned when the log or a snapshot holds something that
 	// this version does not know: it was written by a newer one, or is damaged.
 	ErrFormat = errors.New("quorumlock: unknown or damaged format")

@@ -235,7 +235,7 @@ func (n *Node) Sessions(ctx context.Context) ([]SessionInfo, error) {
 type Status struct {
 	ReplicaID uint64
 	Epoch     uint64            // which life of this replica's process this is
-	Ready     bool              // this life has begun in the log
+	Ready     bool              // this life has begun in the log, and what was to be restored is there
 	Leader    uint64            // who leads, as this replica believes; 0 for nobody
 	Term      uint64            // of that leader
 	Applied   uint64            // index of the last log entry applied here
@@ -244,6 +244,8 @@ type Status struct {
 	Sessions  int               // sessions of this process
 	Holds     int               // holds and waits of this process
 	Token     fencing.Token     // the last one granted in the cluster, as seen here
+	Level     int               // the feature level in force, as seen here: who does not speak it is stopped
+	MaxLevel  int               // the highest feature level that this version speaks
 	Err       error             // why this node can do nothing any more, or nil
 	// Unreachable are replicas to which a connection failed within the last minute,
 	// and why: a host that is down, a certificate that is not theirs. Who was not
@@ -259,8 +261,9 @@ func (n *Node) Status() Status {
 	s.Leader, s.Term = first.engine.leader()
 	s.Members = maps.Clone(first.engine.members())
 	s.Unreachable = n.host.unreachable()
+	s.MaxLevel = int(n.opts.level)
 	first.machine.read(func(f *lockFSM) {
-		s.Applied, s.Locks, s.Token = first.machine.applied, f.table.n, f.token
+		s.Applied, s.Locks, s.Token, s.Level = first.machine.applied, f.table.n, f.token, int(f.level)
 	})
 	n.mu.Lock()
 	defer n.mu.Unlock()

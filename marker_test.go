@@ -2,11 +2,14 @@ package quorumlock
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -247,15 +250,26 @@ func TestDirectoryInUse(t *testing.T) {
 // returns its next line; stop kills it, if it still runs, and waits.
 func childProcess(t *testing.T, role string, args ...string) (next func() string, stop func()) {
 	t.Helper()
+	return childProcessIn(t, nil, role, args...)
+}
+
+// childProcessIn is childProcess with what the system is to do for the child.
+func childProcessIn(t *testing.T, attr *syscall.SysProcAttr, role string, args ...string) (next func() string, stop func()) {
+	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestChildProcess$")
 	cmd.Env = append(os.Environ(), "QUORUMLOCK_TEST_CHILD="+role, "QUORUMLOCK_TEST_ARGS="+strings.Join(args, "\n"))
+	cmd.SysProcAttr = attr
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	cmd.Stderr = os.Stderr
 	if os.Getenv("QUORUMLOCK_TEST_LOG") == "" {
 		cmd.Stderr = nil
 	}
-	require.NoError(t, cmd.Start())
+	err = cmd.Start()
+	if attr != nil && errors.Is(err, fs.ErrPermission) {
+		t.Skip("this user may not have namespaces of its own")
+	}
+	require.NoError(t, err)
 	stopped := false
 	stop = func() {
 		if !stopped {

@@ -1,3 +1,5 @@
+//go:build linux
+
 package quorumlock
 
 import (
@@ -36,8 +38,11 @@ const maxChildLife = 3 * time.Minute
 type role struct {
 	ID            uint64
 	Address, Dir  string
+	Cluster       string // "" for the default
 	Members       map[uint64]string
 	TTL, Election time.Duration
+	Level         byte   // that its version speaks; 0 for the newest
+	Snapshots     uint64 // entries between two; 0 for the default
 }
 
 // An order is a call that a child is to make.
@@ -57,6 +62,9 @@ type answer struct {
 	At     time.Duration // when it returned
 
 	Leader uint64 // status
+	Level  int    // status: the feature level in force
+
+	Trusted time.Duration // last words: until when this process relies on what it holds
 
 	HoldErr, CtxErr string        // watch: at the first look after the pause
 	Pause           time.Duration // watch: how long this process stood still
@@ -70,15 +78,19 @@ func playRole(text string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
+	if r.Snapshots > 0 {
+		tuning.snapshotEntries, tuning.compactionOverhead = r.Snapshots, r.Snapshots/4
+	}
+	c := &child{holds: make(map[string]*Hold), out: json.NewEncoder(os.Stdout)}
 	n, err := Open(Options{
-		ReplicaID: r.ID, Address: r.Address, Dir: r.Dir, Members: r.Members,
-		SessionTTL: r.TTL, ElectionTimeout: r.Election, Logger: testLogger(nil),
+		ReplicaID: r.ID, Address: r.Address, Dir: r.Dir, Members: r.Members, Cluster: r.Cluster,
+		SessionTTL: r.TTL, ElectionTimeout: r.Election, Logger: testLogger(nil), OnFatal: c.lastWords, level: r.Level,
 	})
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
+		c.say(answer{Err: err.Error()})
 		return 2
 	}
-	c := &child{n: n, holds: make(map[string]*Hold), out: json.NewEncoder(os.Stdout)}
+	c.n = n
 	in := json.NewDecoder(bufio.NewReader(os.Stdin))
 	for {
 		var o order
@@ -110,10 +122,28 @@ func (c *child) obey(o order) {
 	if err != nil {
 		a.Err = err.Error()
 	}
+	c.say(a)
+}
+
+func (c *child) say(a answer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_ = c.out.Encode(a) // a parent that is gone reads nothing
 }
+
+// lastWords are an answer that nobody asked for.
+func (c *child) lastWords(err error) {
+	a := answer{Err: err.Error(), At: bootTime()}
+	c.mu.Lock()
+	for _, h := range c.holds {
+		a.Trusted = max(a.Trusted, bootTime()+h.Remaining())
+	}
+	c.mu.Unlock()
+	c.say(a)
+}
+
+// harms are orders that hurt the process itself.
+var harms = map[string]func(o order) error{}
 
 func (c *child) do(ctx context.Context, o order, a *answer) error {
 	switch o.Do {
@@ -132,13 +162,20 @@ func (c *child) do(ctx context.Context, o order, a *answer) error {
 		return nil
 	case "release":
 		return c.hold(o.Name).Release(ctx)
+	case "validate":
+		h := c.hold(o.Name)
+		return errors.Join(h.Err(), h.Validate(ctx))
 	case "watch":
 		return c.watch(ctx, c.hold(o.Name), a)
 	case "shutdown":
 		return c.n.Shutdown(ctx)
 	case "status":
-		a.Leader = c.n.Status().Leader
+		s := c.n.Status()
+		a.Leader, a.Level = s.Leader, s.Level
 		return nil
+	}
+	if harm := harms[o.Do]; harm != nil {
+		return harm(o)
 	}
 	return errors.New("no such order")
 }
@@ -178,9 +215,10 @@ type replicaProcess struct {
 	cmd  *exec.Cmd
 	in   io.WriteCloser
 	gone chan struct{} // closed when it has ended
+	last chan answer   // its last words
 
 	mu      sync.Mutex
-	last    int
+	orders  int
 	answers map[int]chan answer
 }
 
@@ -193,7 +231,7 @@ type processes struct {
 
 // newProcesses starts five processes and waits until all are ready. Whatever is
 // left of them is killed after the test.
-func newProcesses(t *testing.T, ttl, election time.Duration) *processes {
+func newProcesses(t *testing.T, ttl, election time.Duration, change ...func(r *role)) *processes {
 	t.Helper()
 	ps := &processes{t: t, roles: make(map[uint64]role), running: make(map[uint64]*replicaProcess)}
 	members := make(map[uint64]string)
@@ -201,7 +239,11 @@ func newProcesses(t *testing.T, ttl, election time.Duration) *processes {
 		members[uint64(i+1)] = addr
 	}
 	for id, addr := range members {
-		ps.roles[id] = role{ID: id, Address: addr, Dir: t.TempDir(), Members: members, TTL: ttl, Election: election}
+		r := role{ID: id, Address: addr, Dir: t.TempDir(), Members: members, TTL: ttl, Election: election}
+		for _, f := range change {
+			f(&r)
+		}
+		ps.roles[id] = r
 	}
 	t.Cleanup(func() { ps.kill(ps.ids()...) })
 	ps.start(1, 2, 3, 4, 5)
@@ -231,7 +273,8 @@ func (ps *processes) start(ids ...uint64) {
 		out, err := cmd.StdoutPipe()
 		require.NoError(ps.t, err)
 		require.NoError(ps.t, cmd.Start())
-		p := &replicaProcess{id: id, cmd: cmd, in: in, gone: make(chan struct{}), answers: make(map[int]chan answer)}
+		p := &replicaProcess{id: id, cmd: cmd, in: in, gone: make(chan struct{}), last: make(chan answer, 1), answers: make(map[int]chan answer)}
+		p.answers[0] = p.last
 		ps.running[id] = p
 		go p.listen(out)
 	}
@@ -258,8 +301,8 @@ func (ps *processes) give(id uint64, do, name string) <-chan answer {
 	ps.t.Helper()
 	p := ps.running[id]
 	p.mu.Lock()
-	p.last++
-	o := order{Number: p.last, Do: do, Name: name, Timeout: patience}
+	p.orders++
+	o := order{Number: p.orders, Do: do, Name: name, Timeout: patience}
 	c := make(chan answer, 1)
 	p.answers[o.Number] = c
 	p.mu.Unlock()

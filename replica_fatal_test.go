@@ -11,13 +11,12 @@ import (
 	"io/fs"
 	"log"
 	"log/slog"
-	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -33,11 +32,12 @@ import (
 )
 
 func init() {
-	childRoles["few-descriptors"] = childFewDescriptors
+	childRoles["removed"] = childRemoved
 	childRoles["full-disk"] = childFullDisk
 	childRoles["panic-in-apply"] = childPanicInApply
 	childRoles["fail-save"] = childFailSave
 	childRoles["damage"] = childDamage
+	childRoles["count"] = childCount
 }
 
 // childReplica opens the only replica of a cluster.
@@ -48,7 +48,10 @@ func childReplica(dir, addr string, m *listMachine, change func(o *Options)) (en
 		Members:   map[uint64]string{1: addr},
 		Dir:       dir,
 		Logger:    testLogger(nil),
-		OnFatal:   func(err error) { fmt.Println("> fatal:", strings.ReplaceAll(err.Error(), "\n", " ")) },
+
+		ElectionTimeout: 200 * time.Millisecond,
+
+		OnFatal: func(err error) { fmt.Println("> fatal:", strings.ReplaceAll(err.Error(), "\n", " ")) },
 	}
 	if change != nil {
 		change(&o)
@@ -67,66 +70,43 @@ func childPropose(e engineHost, cmd string) error {
 	return proposeAgain(ctx, e.group(0), cmd)
 }
 
-// waiter is a slog.Handler that waits for one message.
-type waiter struct {
-	slog.Handler
-	message string
-	seen    chan struct{}
-	once    sync.Once
-}
-
-func (w *waiter) Enabled(context.Context, slog.Level) bool { return true }
-
-func (w *waiter) Handle(_ context.Context, r slog.Record) error {
-	if strings.Contains(r.Message, w.message) {
-		w.once.Do(func() { close(w.seen) })
+func childRemoved(args []string) error {
+	tuning.snapshotEntries, tuning.compactionOverhead = 20, 5
+	e, err := childReplica(args[0], args[1], newListMachine(), nil)
+	if err != nil {
+		return err
+	}
+	parts, err := filepath.Glob(args[2])
+	if err != nil || len(parts) != 1 {
+		return fmt.Errorf("%v: %w", parts, err)
+	}
+	if err := errors.Join(childPropose(e, "before"), os.RemoveAll(parts[0]), childPropose(e, "after")); err != nil {
+		return err
+	}
+	fmt.Println("> goes on")
+	for range 100 {
+		if err := childPropose(e, "x"); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-func childFewDescriptors(args []string) error {
-	refused := &waiter{Handler: slog.DiscardHandler, message: "cannot accept", seen: make(chan struct{})}
-	e, err := childReplica(args[0], args[1], newListMachine(), func(o *Options) { o.Logger = slog.New(refused) })
-	if err != nil {
-		return err
+// A directory that is removed under a replica, in whole or in part, is missed when the
+// next snapshot is due. OnFatal hears that it is gone, which the engine alone would have
+// told nobody.
+func TestReplicaDirectoryRemoved(t *testing.T) {
+	t.Parallel()
+	for part, gone := range map[string]string{"": engineName, engineName: engineName, engineName + "/*/*/snapshot-part-1": "snapshot-1-1"} {
+		dir := t.TempDir()
+		next, _ := childProcess(t, "removed", dir, freeAddresses(t, 1)[0], filepath.Join(dir, part))
+		require.Equal(t, "goes on", next())
+		line := next()
+		require.Contains(t, line, "fatal: ")
+		require.Contains(t, line, gone+" was removed")
+		require.Contains(t, line, dir)
+		require.Equal(t, "ended", next())
 	}
-	if err := childPropose(e, "before"); err != nil {
-		return err
-	}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 64, Max: 64}); err != nil {
-		return err
-	}
-	var files []*os.File
-	for {
-		f, err := os.Open(os.DevNull)
-		if err != nil {
-			break
-		}
-		files = append(files, f)
-	}
-	fmt.Println("> exhausted")
-	<-refused.seen
-	for _, f := range files {
-		_ = f.Close()
-	}
-	if err := childPropose(e, "after"); err != nil {
-		return err
-	}
-	fmt.Println("> survived")
-	return e.close()
-}
-
-// A process that runs out of descriptors keeps its replica and its port.
-func TestReplicaOutOfDescriptors(t *testing.T) {
-	addr := freeAddresses(t, 1)[0]
-	next, _ := childProcess(t, "few-descriptors", t.TempDir(), addr)
-	require.Equal(t, "exhausted", next())
-	for range 3 {
-		conn, err := net.Dial("tcp", addr)
-		require.NoError(t, err)
-		defer func() { _ = conn.Close() }()
-	}
-	require.Equal(t, "survived", next())
 }
 
 // childFullDisk lets no file grow any more, which is what a full disk does.
@@ -250,25 +230,95 @@ func childDamage(args []string) error {
 // Whatever is wrong with the engine's files, Open says so and lets go of all
 // that it had opened.
 func TestReplicaDamagedEngine(t *testing.T) {
+	before := tuning
+	tuning.snapshotEntries, tuning.compactionOverhead = 20, 5
+	defer func() { tuning = before }()
 	c := newReplicas(t, 1)
 	c.openAll()
-	c.propose(1, "x")
+	for i := 0; c.running[1].saves() == 0; i++ {
+		c.propose(1, fmt.Sprintf("%0200d", i))
+	}
 	c.close(1)
 	o := c.options[1]
-	next, _ := childProcess(t, "damage", o.Dir, filepath.Join(t.TempDir(), "copy"), o.Address)
+	whole := filepath.Join(t.TempDir(), "whole")
+	require.NoError(t, os.CopyFS(whole, os.DirFS(o.Dir)))
+	next, _ := childProcess(t, "damage", whole, o.Dir, o.Address)
 	outcome := make(map[string]int)
 	for line := next(); line != "ended"; line = next() {
 		require.NotContains(t, line, "error")
 		require.NotContains(t, line, "fatal")
-		outcome[line]++
+		outcome[regexp.MustCompile(`snapshot-\w+`).ReplaceAllString(line, "snapshot")]++
 	}
 	require.Equal(t, map[string]int{
-		"refused NODEHOST.ID":    5,
-		"refused dragonboat.ds":  5,
-		"refused 0000000001.log": 3,
-		"opened 0000000001.log":  2, // its second half was never used
-		"opened LOCK":            5,
+		"refused NODEHOST.ID":      5,
+		"refused dragonboat.ds":    5,
+		"refused 0000000001.log":   3,
+		"opened 0000000001.log":    2, // its second half was never used
+		"refused snapshot.gbsnap":  4,
+		"opened snapshot.gbsnap":   1, // its header has room
+		"opened snapshot.metadata": 5, // of no use any more
+		"opened LOCK":              5,
 	}, outcome)
+}
+
+// childCount tells how many entries a replica has, the one that it adds included.
+func childCount(args []string) error {
+	m := newListMachine()
+	e, err := childReplica(args[0], args[1], m, nil)
+	if errors.Is(err, ErrDirectory) {
+		fmt.Println("> refused:", strings.ReplaceAll(err.Error(), "\n", " "))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := childPropose(e, "more"); err != nil {
+		return err
+	}
+	fmt.Println("> entries:", len(m.snapshotOfList()))
+	return e.close()
+}
+
+// The log of a replica that was never closed, as a crash leaves it, is opened; what was
+// not written to its end, or never belonged to it, is cut off. Rot in front of that is
+// refused: a promise may be in it.
+func TestReplicaDamagedLog(t *testing.T) {
+	c := newReplicas(t, 1)
+	c.openAll()
+	for i := range 5 {
+		c.propose(1, fmt.Sprint(i))
+	}
+	o := c.options[1]
+	crashed := filepath.Join(t.TempDir(), "crashed")
+	require.NoError(t, os.CopyFS(crashed, os.DirFS(o.Dir)))
+	c.close(1)
+	logs, err := filepath.Glob(filepath.Join(crashed, engineName, "*", "*", "raftlog", "*.log"))
+	require.NoError(t, err)
+	require.Len(t, logs, 1)
+	raw, err := os.ReadFile(logs[0])
+	require.NoError(t, err)
+	end := len(bytes.TrimRight(raw, "\x00"))
+	outcome, wanted := make(map[string]func() string), make(map[string]string)
+	for what, damage := range map[string]struct {
+		log  []byte
+		want string
+	}{
+		"nothing":               {raw, "entries: 6"},
+		"garbage at the tail":   {append(bytes.Clone(raw[:end+8]), bytes.Repeat([]byte{0xa5}, 4096)...), "entries: 6"},
+		"a torn tail":           {raw[:end-3], "entries: 5"},
+		"zeroes at the tail":    {append(bytes.Clone(raw[:end-20]), make([]byte, 4096)...), "entries: 5"},
+		"a bit before the tail": {flip(raw, end-100), "refused: "},
+	} {
+		require.NoError(t, os.WriteFile(logs[0], damage.log, 0o600))
+		dir := filepath.Join(t.TempDir(), "opened")
+		require.NoError(t, os.CopyFS(dir, os.DirFS(crashed)))
+		wanted[what] = damage.want
+		outcome[what], _ = childProcess(t, "count", dir, freeAddresses(t, 1)[0])
+	}
+	for what, next := range outcome {
+		require.Contains(t, next(), wanted[what], what)
+		require.Equal(t, "ended", next(), what)
+	}
 }
 
 func flip(b []byte, at int) []byte {
@@ -345,7 +395,9 @@ func childPanicInApply(args []string) error {
 // A machine that meets what it must not guess at stops the replica.
 func TestReplicaMachinePanics(t *testing.T) {
 	next, _ := childProcess(t, "panic-in-apply", t.TempDir(), freeAddresses(t, 1)[0])
-	require.Contains(t, next(), "command version 99")
+	line := next()
+	require.Contains(t, line, "fatal: ")
+	require.Contains(t, line, "command version 99")
 	require.Equal(t, "ended", next())
 }
 

@@ -35,7 +35,7 @@ func (r *replica) wipedError(refusal *peer.Refusal) error {
 
 func (r *replica) membersError(refusal *peer.Refusal) error {
 	return fmt.Errorf("%w: %w. This one was founded with %v: all founders need the same Members "+
-		"from their first start on; empty the directories of those that had it wrong and never took part",
+		"(and the same Restore, or none) from their first start on; empty the directories of those that had it wrong and never took part",
 		ErrMembers, refusal, ids(r.dir.marker.Founders))
 }
 

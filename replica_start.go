@@ -11,6 +11,7 @@ import (
 	"github.com/lni/dragonboat/v4"
 	"github.com/lni/dragonboat/v4/config"
 	"github.com/lni/dragonboat/v4/statemachine"
+	"github.com/lni/vfs"
 
 	"github.com/quorumlock/quorumlock/internal/peer"
 	"github.com/quorumlock/quorumlock/internal/raftlog"
@@ -91,6 +92,7 @@ func (r *replica) connect(o Options, listener net.Listener, book *peer.Book) {
 			Epoch:    m.Epoch,
 			Life:     m.Life,
 			Address:  o.Address,
+			Level:    o.level,
 		},
 		Book:     book,
 		Listener: listener,
@@ -123,6 +125,7 @@ func (r *replica) startHost(o Options) error {
 			LogDBFactory:        logStore(o),
 			TransportFactory:    r.carrier,
 			NodeRegistryFactory: r.where,
+			FS:                  &engineFiles{FS: vfs.Default, dir: r.dir.file(engineName), logger: r.logger},
 		},
 	}
 	if err := conf.Validate(); err != nil {
@@ -143,12 +146,13 @@ func (r *replica) startHost(o Options) error {
 }
 
 // logStore is where the log is kept. Segments in a simulated memory are short, as each
-// sync copies the whole one.
+// sync copies the whole one. Elsewhere the log does without a descriptor that it cannot
+// get, and must not wait for one.
 func logStore(o Options) raftlog.Factory {
 	if o.hardware != nil {
 		return raftlog.Factory{FS: o.hardware.Disk, SegmentSize: 256 << 10}
 	}
-	return raftlog.Factory{}
+	return raftlog.Factory{FS: vfs.Default}
 }
 
 func (s *shard) start(o Options, founding bool) error {

@@ -32,6 +32,8 @@ type sim struct {
 	faults   simFaults
 	strays   sync.WaitGroup // late proposals that will be committed by themselves
 
+	led       func(r *simReplica)                   // if set, is told before a replica is that it leads a new term; s.mu is held
+	asked     func(r *simReplica, entry []byte)     // if set, is told of every proposal that a node makes
 	committed func(entry []byte)                    // if set, is told of every entry that the log gets; s.mu is held
 	reached   func(r *simReplica, index int)        // if set, is told that a replica has applied so much
 	donor     func() (snapshot []byte, entries int) // if set, has the snapshots to install
@@ -87,8 +89,10 @@ type simReplica struct {
 	m        stateMachine
 	ev       engineEvents
 	epoch    uint64
-	applied  int // how many entries
+	level    byte // that it speaks
+	applied  int  // how many entries
 	barriers uint64
+	term     uint64 // the last one that it was told it leads
 
 	marked   func(io.Writer, <-chan struct{}) error // a snapshot that is still to be written
 	markedAt int
@@ -156,14 +160,18 @@ func (s *sim) opener(o Options, m []stateMachine, ev engineEvents) (engineHost, 
 	// A life of its own: calls of the former one may still be under way.
 	former := s.replicas[o.ReplicaID]
 	r := &simReplica{
-		sim: s, id: former.id, m: m[0], ev: ev, epoch: former.epoch + 1,
+		sim: s, id: former.id, m: m[0], ev: ev, epoch: former.epoch + 1, level: o.level,
 		cut: former.cut, mute: former.mute, paused: former.paused, closed: make(chan struct{}),
 	}
 	s.replicas[r.id] = r
 	r.applier.Add(1)
 	go r.applyLoop(r.closed)
 	s.elect()
-	return r, identity{epoch: r.epoch}, nil
+	id := identity{epoch: r.epoch}
+	if o.backup != nil {
+		id.backup = o.backup.info.Sum
+	}
+	return r, id, o.backupErr
 }
 
 // change announces a change. s.mu is held.
@@ -239,6 +247,10 @@ func (s *sim) commit(entry []byte) {
 func (s *sim) tell() {
 	for _, r := range s.replicas {
 		if r.connected() {
+			if s.led != nil && s.leader == r.id && s.term != r.term {
+				r.term = s.term
+				s.led(r)
+			}
 			r.ev.leader(0, s.leader, s.term)
 		}
 	}
@@ -318,6 +330,9 @@ func (s *sim) nap(rng *rand.Rand) time.Duration {
 
 func (r *simReplica) propose(ctx context.Context, entry []byte) error {
 	s := r.sim
+	if s.asked != nil {
+		s.asked(r, entry)
+	}
 	s.mu.Lock()
 	rng := s.fate(r, entry)
 	s.mu.Unlock()
@@ -479,6 +494,18 @@ func (r *simReplica) membership(ctx context.Context) ([]Member, error) {
 		all = append(all, Member{ID: id, Address: addr, Voting: true})
 	}
 	return all, nil
+}
+
+func (r *simReplica) levels() map[uint64]byte {
+	r.sim.mu.Lock()
+	defer r.sim.mu.Unlock()
+	levels := make(map[uint64]byte)
+	for id, other := range r.sim.replicas {
+		if id != r.id && r.connected() && other.connected() {
+			levels[id] = other.level
+		}
+	}
+	return levels
 }
 
 func (r *simReplica) close() error {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/quorumlock/quorumlock/fencing"
 	"github.com/quorumlock/quorumlock/internal/wire"
@@ -35,6 +36,8 @@ type auditor struct {
 	holds  map[*Hold]*belief
 	forced map[string]map[fencing.Token]bool
 	gone   map[sessions.ID]bool // somebody evicts it, or wants to
+
+	leads map[uint64]time.Time // since when a replica has led, by its own clock
 }
 
 // A grantSeen is how an acquisition fared in the log.
@@ -60,7 +63,7 @@ const every = 24
 func newAuditor() *auditor {
 	a := &auditor{fsm: newLockFSM(), alive: map[sessions.ID]bool{}, grants: map[claimKey]*grantSeen{}, shown: map[string][]shownAt{},
 		sums: map[int]uint64{}, hash: maphash.MakeSeed(), holds: map[*Hold]*belief{}, forced: map[string]map[fencing.Token]bool{},
-		gone: map[sessions.ID]bool{}}
+		gone: map[sessions.ID]bool{}, leads: map[uint64]time.Time{}}
 	a.witness = newWitness(judgeT{})
 	return a
 }
@@ -157,6 +160,31 @@ func (a *auditor) commit(entry []byte) {
 	}
 	if a.index%every == 0 {
 		a.sums[a.index] = maphash.Bytes(a.hash, a.fsm.bytes())
+	}
+}
+
+// led is told when a replica begins to lead.
+func (a *auditor) led(replica uint64, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.leads[replica] = now
+}
+
+// asked checks, of each entry that a node proposes, that no session is ended by a leader
+// that has not led for a whole lease: whatever was renewed while nobody led could be
+// renewed with nobody.
+func (a *auditor) asked(replica uint64, now time.Time, entry []byte) {
+	var e wire.Entry
+	if err := wire.DecodeEntry(entry, &e); err != nil {
+		return // commit objects
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, c := range e.Commands {
+		ttl := time.Duration(c.TTL) * time.Millisecond
+		if led := now.Sub(a.leads[replica]); c.Op == wire.Expire && led < sessions.Lease(ttl) {
+			a.fail("replica %d ends sessions of replica %d with a TTL of %v after it has led for %v", replica, c.Replica, ttl, led)
+		}
 	}
 }
 

@@ -38,8 +38,12 @@ func play(t *testing.T, s *script) (done map[string]int, broken error) {
 		p := &stage{script: s, sim: newSim(s.Seed, s.Replicas), audit: newAuditor(), clocks: map[uint64]*simClock{},
 			nodes: map[uint64]*Node{}, sessions: map[int]*Session{}, holds: map[int]*Hold{}, claimed: map[int64]bool{}, done: map[string]int{}}
 		p.sim.committed, p.sim.reached, p.sim.donor = p.audit.commit, p.audit.reached, p.audit.donor
+		p.sim.led = func(r *simReplica) { p.audit.led(r.id, p.clocks[r.id].Now()) }
+		p.sim.asked = func(r *simReplica, entry []byte) { p.audit.asked(r.id, p.clocks[r.id].Now(), entry) }
 		for id := uint64(1); id <= uint64(s.Replicas); id++ {
 			p.clocks[id] = newSimClock(s.Rates[id-1])
+		}
+		for id := uint64(1); id <= uint64(s.Replicas); id++ {
 			p.start(t, id)
 		}
 		defer p.close()

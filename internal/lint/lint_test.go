@@ -68,7 +68,7 @@ const raft = "github.com/lni/"
 
 // pure are the files that are told and never ask: of their answers, all replicas
 // must have the same.
-var pure = []string{"lockfsm.go", "lockfsm_jobs.go", "lockfsm_take.go", "lockfsm_terms.go", "table.go", "member.go", "page.go", "capture.go", "restore.go", "effect.go", "queue/*.go", "sessions/*.go", "internal/wire/*.go"}
+var pure = []string{"lockfsm.go", "lockfsm_jobs.go", "lockfsm_restore.go", "lockfsm_take.go", "lockfsm_terms.go", "table.go", "member.go", "page.go", "capture.go", "restore.go", "effect.go", "queue/*.go", "sessions/*.go", "internal/wire/*.go"}
 
 // impureImports are what the pure files have no use for.
 var impureImports = []string{"os", "net", "log", "math/rand", "crypto/rand", "context", "runtime", "syscall", "testing", "hash/maphash"}

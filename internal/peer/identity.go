@@ -32,6 +32,7 @@ type Identity struct {
 	Epoch    uint64  // how often its directory was opened
 	Life     uint64  // drawn at random each time, since an old copy counts on from where it was
 	Address  string  // where it is dialled
+	Level    byte    // the highest feature level that its process speaks; 0 before there were any
 }
 
 // hello is the greeting of either side: who it is, whom it wants to talk to,
@@ -98,6 +99,7 @@ func (h *hello) encode() []byte {
 		b = binary.BigEndian.AppendUint64(b, s.replica)
 		b = append(b, s.storage[:]...)
 	}
+	b = append(b, h.Level)
 	return b
 }
 
@@ -127,6 +129,9 @@ func decodeHello(b []byte) (h hello, version uint16, err error) {
 		s.replica = r.uint64()
 		copy(s.storage[:], r.bytes(16))
 		h.roster = append(h.roster, s)
+	}
+	if !r.bad && len(r.b) > 0 { // not in the greeting of an older version
+		h.Level = r.bytes(1)[0]
 	}
 	if r.bad || h.Replica == 0 || h.Storage == (Storage{}) {
 		return hello{}, version, errGreeting

@@ -23,14 +23,15 @@ func (c choice) or(other choice) choice {
 
 // crowding chooses the entries of the oldest segments when what is kept takes more than
 // twice the space of what is needed: a few entries that nobody removes, of a group that is
-// idle, must not hold all segments behind theirs. On average less than half of what the
+// idle, must not hold all segments behind theirs. A short segment, as each start leaves one,
+// counts for more than it takes, since it is an open file. On average less than half of what the
 // segments hold is needed then, so that in the long run more is gained than is written
 // again; and at one time no more is than a segment holds.
 func (s *Store) crowding() choice {
 	var needed, kept int64
 	for _, g := range s.segments {
 		needed += g.bytes
-		kept += g.size
+		kept += max(g.size, s.segSize/4)
 	}
 	excess := kept - 2*needed - 4*s.segSize
 	var moved int64
@@ -39,7 +40,7 @@ func (s *Store) crowding() choice {
 		if excess <= 0 || last > 0 && moved+g.bytes > s.segSize {
 			break
 		}
-		excess -= g.size
+		excess -= max(g.size, s.segSize/4)
 		moved += g.bytes
 		last = g.number
 	}

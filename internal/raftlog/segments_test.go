@@ -68,14 +68,16 @@ func TestIdleGroupsHoldNoSegments(t *testing.T) {
 
 // A process that is started over and over leaves no more than one that runs.
 func TestManyStarts(t *testing.T) {
-	s := open(t, newFS(t), small)
-	save(t, s, update(1, state(1, 1, 1), entries(1, 3, 1, 100)...))
-	for i := range 100 {
-		s = reopen(t, s, i%2 == 0)
-		require.LessOrEqual(t, len(names(t, s)), 12)
-		require.Equal(t, entries(1, 3, 1, 100), all(t, s, 1, 1))
+	for most, f := range map[int]Factory{12: small, 20: {}} {
+		s := open(t, newFS(t), f)
+		save(t, s, update(1, state(1, 1, 1), entries(1, 3, 1, 100)...))
+		for i := range 100 {
+			s = reopen(t, s, i%2 == 0)
+			require.LessOrEqual(t, len(names(t, s)), most)
+			require.Equal(t, entries(1, 3, 1, 100), all(t, s, 1, 1))
+		}
+		require.NoError(t, s.Close())
 	}
-	require.NoError(t, s.Close())
 }
 
 // A file that is used again has frames of its former use behind the new ones, whole and
