@@ -28,11 +28,12 @@ const (
 	ForceClose   Kind = "force-close"   // Node.ForceClose of Session
 	RequestYield Kind = "request-yield" // Node.RequestYield of Name
 	Transfer     Kind = "transfer"      // Node.TransferLeadership to Replica
+	Backup       Kind = "backup"        // Node.Backup, to whoever asks; there is no form for it
 	TakeLock     Kind = "take-lock"     // hold Name for a client outside of this process: see Options.MaxHolds
 )
 
 var kinds = map[string]Kind{string(ForceRelease): ForceRelease, string(ForceClose): ForceClose, string(RequestYield): RequestYield,
-	string(Transfer): Transfer}
+	string(Transfer): Transfer, string(Backup): Backup}
 
 var doneTexts = map[string]string{
 	string(ForceRelease): "The hold was ended.",
@@ -78,6 +79,10 @@ func (h *handler) act(p *reply, kind Kind) {
 	p.json = p.json || !isForm
 	if err := h.opts.Authorize(p.r, a); err != nil {
 		p.fail(&failure{http.StatusForbidden, "Not allowed: " + err.Error()})
+		return
+	}
+	if kind == Backup {
+		h.backup(p)
 		return
 	}
 	ctx, cancel := context.WithTimeout(p.r.Context(), actionTimeout)
@@ -140,6 +145,7 @@ func (h *handler) action(w http.ResponseWriter, r *http.Request, kind Kind) (a A
 		a.Session, err = sessionID(fields["session"])
 	case Transfer:
 		a.Replica, err = positive(fields, "replica")
+	case Backup:
 	default:
 		if a.Name = fields["name"]; a.Name == "" {
 			err = badRequest("Which lock? name is missing.")

@@ -58,6 +58,9 @@ var commands = []command{
 	{"lock", "NAME", "who holds a lock, and its line", (*tool).lock},
 	{"sessions", "[OWNER]", "who is alive; those with OWNER in their owner", (*tool).sessions},
 	{"watch", "[PREFIX]", "changes as they happen", (*tool).watch},
+	{"inspect", "DIR", "what lies in the directory of a stopped replica", (*tool).inspect},
+	{"backup", "FILE", "write a backup, from a page or of a stopped replica", (*tool).backup},
+	{"restore", "FILE", "verify a backup, and say how a new cluster begins with it", (*tool).restore},
 	{"run", "NAME -- COMMAND [ARG]...", "run a command while holding a lock", (*tool).run},
 }
 

@@ -5,6 +5,9 @@ package api
 
 import "time"
 
+// BackupType is the Content-Type of what a POST to "backup" is answered with.
+const BackupType = "application/vnd.quorumlock.backup"
+
 // A Cluster is cluster.json: the cluster as one replica sees it.
 type Cluster struct {
 	Health   string   `json:"health"` // ok, starting, no majority, failed
