@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quorumlock/quorumlock"
+	"github.com/quorumlock/quorumlock/dashboard/api"
 	"github.com/quorumlock/quorumlock/locktest"
 )
 
@@ -216,6 +218,36 @@ func TestRunEndsTheCommandBeforeAnybodyElseHasTheLock(t *testing.T) {
 			require.Contains(t, p.errs.String(), "was lost")
 		})
 	}
+}
+
+// An answer counts from before its ping was sent, however late it comes, and an old one
+// takes nothing back.
+func TestAnswersCountFromTheirPing(t *testing.T) {
+	heard := make(chan api.HoldAnswer)
+	r := &runner{t: new(tool), line: &line{heard: heard, say: make(chan api.HoldMessage, 1)}, tick: time.NewTicker(10 * time.Millisecond)}
+	defer r.tick.Stop()
+	r.lease.length, r.lease.grace = 2*time.Second, 500*time.Millisecond
+	r.lease.begin()
+	r.lease.since = now()
+	sent := make(map[uint64]time.Duration)
+	for range 3 {
+		sent[r.lease.ping().Ping] = r.lease.at
+		<-time.After(time.Millisecond) // so that no two have the same time
+	}
+	runtime.LockOSThread() // the command ends with its thread
+	c, err := begin(exec.Command("sleep", "30"))
+	require.NoError(t, err)
+	go func() {
+		<-time.After(100 * time.Millisecond)
+		heard <- api.HoldAnswer{State: api.HoldHeld, Ping: 2}
+		heard <- api.HoldAnswer{State: api.HoldHeld, Ping: 1}
+		heard <- api.HoldAnswer{State: api.HoldHeld, Ping: 1000}
+	}()
+	code, err := r.supervise(c)
+	require.Equal(t, exitLost, code)
+	require.ErrorContains(t, err, "no answer")
+	require.Equal(t, sent[2], r.lease.since)
+	require.GreaterOrEqual(t, now(), sent[2]+r.lease.length/2)
 }
 
 // A road is what lies between the tool and the page: a proxy that can stop to pass on,

@@ -31,7 +31,7 @@ func (r *runner) supervise(c *child) (code int, err error) {
 				heard, w.why = nil, errors.New(a.Error)
 			case a.State == api.HoldHeld:
 				if at, known := r.lease.answered(a.Ping); known {
-					r.lease.since = at
+					r.lease.since = max(at, r.lease.since)
 				}
 			}
 		case <-r.tick.C:
