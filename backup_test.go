@@ -146,7 +146,8 @@ func TestBackupThatIsGivenUp(t *testing.T) {
 		require.ErrorIs(t, err, ErrBackup)
 		full := errors.New("no space left on device")
 		require.ErrorIs(t, nodes[1].Backup(soon(t), brokenWriter{full}), full)
-		require.ErrorIs(t, nodes[1].Backup(nil, &w), ErrNilContext) //nolint:staticcheck // what is tested
+		//lint:ignore SA1012 that is what is tested
+		require.ErrorIs(t, nodes[1].Backup(nil, &w), ErrNilContext)
 		require.Empty(t, nodes[1].groups[0].machine.fsm.table.captures)
 		require.NoError(t, nodes[2].Close())
 		require.ErrorIs(t, nodes[2].Backup(soon(t), &w), ErrClosed)
@@ -203,14 +204,14 @@ func TestBackupThatIsDamaged(t *testing.T) {
 }
 
 // founded opens five nodes over a new log, founded from a backup.
-func founded(t *testing.T, seed uint64, backup []byte, change func(s *sim, o *Options)) (*sim, map[uint64]*Node) {
+func founded(t *testing.T, seed uint64, backup []byte, faults simFaults) (*sim, map[uint64]*Node) {
 	t.Helper()
 	s, nodes := newSim(seed, 5), make(map[uint64]*Node)
+	s.faults = faults
 	path := inFile(t, backup)
 	for id := range s.replicas {
 		o := s.options(id)
 		o.Restore = path
-		change(s, &o)
 		nodes[id] = s.open(t, o)
 	}
 	return s, nodes
@@ -267,9 +268,8 @@ func TestRestore(t *testing.T) {
 			closeAll(t, nodes)
 
 			begun := time.Now()
-			sim, nodes := founded(t, seed, backup, func(s *sim, o *Options) {
-				s.faults = simFaults{drop: 0.1, duplicate: 0.1, late: 0.1, delay: 20 * time.Millisecond, snapshot: 0.2}
-			})
+			sim, nodes := founded(t, seed, backup,
+				simFaults{drop: 0.1, duplicate: 0.1, late: 0.1, delay: 20 * time.Millisecond, snapshot: 0.2})
 			defer closeAll(t, nodes)
 			for range 4 {
 				elapse(12 * time.Second)
@@ -366,7 +366,7 @@ func TestRestoreGoesOnAfterRestarts(t *testing.T) {
 		backup, _ := backupOf(t, nodes[1])
 		closeAll(t, nodes)
 
-		s, nodes := founded(t, 1, backup, func(*sim, *Options) {})
+		s, nodes := founded(t, 1, backup, simFaults{})
 		defer closeAll(t, nodes)
 		s.cut(5)
 		first := make(chan struct{}) // closed with the first of two parts

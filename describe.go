@@ -42,7 +42,17 @@ func (g *group) describe(f *lockFSM, l *queue.Line) LockInfo {
 }
 
 func (f *lockFSM) describe(l *queue.Line) LockInfo {
-	info := LockInfo{Name: strings.Clone(l.Name), Mode: modeOf(l), Limit: int(l.Limit()), Taken: int(l.Taken())}
+	info := LockInfo{Name: strings.Clone(l.Name), Mode: modeOf(l), Limit: int(l.Limit()), Taken: int(l.Taken()), Holders: f.holders(l)}
+	for c := range l.Waiters() {
+		info.Waiters = append(info.Waiters, Waiter{
+			Session: c.Session, Hold: c.Seq, Owner: f.owner(c.Session), Replica: c.Session.Replica, Mode: c.Mode,
+			Permits: int(c.Permits), Value: strings.Clone(c.Value), Names: namesOf(c), Since: time.UnixMilli(c.At),
+		})
+	}
+	return info
+}
+
+func (f *lockFSM) holders(l *queue.Line) (all []Holder) {
 	for c := range l.Holders() {
 		h := Holder{
 			Session: c.Session, Hold: c.Seq, Owner: f.owner(c.Session), Replica: c.Session.Replica, Mode: c.Mode,
@@ -52,15 +62,9 @@ func (f *lockFSM) describe(l *queue.Line) LockInfo {
 		if t := c.Terms; t != nil {
 			h.MaxHold, h.MinHold, h.LockDelay = t.MaxHold, t.MinHold, t.Delay
 		}
-		info.Holders = append(info.Holders, h)
+		all = append(all, h)
 	}
-	for c := range l.Waiters() {
-		info.Waiters = append(info.Waiters, Waiter{
-			Session: c.Session, Hold: c.Seq, Owner: f.owner(c.Session), Replica: c.Session.Replica, Mode: c.Mode,
-			Permits: int(c.Permits), Value: strings.Clone(c.Value), Names: namesOf(c), Since: time.UnixMilli(c.At),
-		})
-	}
-	return info
+	return all
 }
 
 // modeOf returns the mode of a line's holders, or of who waits first.
@@ -85,16 +89,16 @@ func namesOf(c *queue.Claim) (names []string) {
 	return names
 }
 
-// heldError tells why a name that is asked for cannot be had now.
+// heldError tells why a name that is asked for cannot be had now. It does not look at
+// those who wait: whoever is refused a long line would cost as much as the line is long.
 func (f *lockFSM) heldError(h *Hold, name string) *HeldError {
 	e := &HeldError{Name: strings.Clone(name)}
 	own := f.table.claim(h.part.id, h.name, h.seq)
 	if l := f.table.line(name); l != nil {
-		info := f.describe(l)
-		e.Holders, e.Limit, e.Taken, e.Delayed = info.Holders, info.Limit, info.Taken, len(l.Bars()) > 0
+		e.Holders, e.Limit, e.Taken, e.Delayed = f.holders(l), int(l.Limit()), int(l.Taken()), len(l.Bars()) > 0
 		e.Ahead = l.Waiting()
 		if len(e.Holders) > 0 {
-			e.Mode = info.Mode
+			e.Mode = e.Holders[0].Mode
 		}
 	}
 	if own != nil {

@@ -167,12 +167,18 @@ func (h *Hold) SetValue(ctx context.Context, value string) error {
 // to whoever is next, and HandOver returns ErrNoWaiter with the hold over. Errors
 // are those of Release, and ErrMode for a hold that is not exclusive, on one name.
 func (h *Hold) HandOver(ctx context.Context, to sessions.ID) error {
-	n := h.part.n
-	info, err := n.Describe(ctx, h.name)
-	if err != nil {
+	if err := checkCtx(ctx); err != nil {
 		return err
 	}
 	if err := h.Err(); err != nil {
+		return err // also where the cluster cannot be asked
+	}
+	n := h.part.n
+	info, err := n.Describe(ctx, h.name)
+	if lost := h.Err(); lost != nil {
+		return lost
+	}
+	if err != nil {
 		return err
 	}
 	if len(h.Names()) > 1 || h.Mode() != Exclusive {

@@ -1,8 +1,12 @@
 package quorumlock
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,6 +54,42 @@ func TestClosedSessionsCostNothing(t *testing.T) {
 		before := levelsOf(s, nodes)
 		sessions(sized(10_000, 500))
 		requireFlat(t, before, levelsOf(s, nodes))
+	})
+}
+
+// Waiters that give up, a thousand at once, leave nothing in a line whose holder stays.
+func TestCancelledWaitersCostNothing(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		held, err := nodes[1].Acquire(soon(t), "job")
+		require.NoError(t, err)
+		var cancelled atomic.Int64
+		waiters := func(n int) {
+			for range n / 1000 {
+				ctx, cancel := context.WithCancel(t.Context())
+				var calls sync.WaitGroup
+				for i := range 1000 {
+					calls.Go(func() {
+						if _, err := nodes[uint64(i%5)+1].Acquire(ctx, "job"); errors.Is(err, context.Canceled) && errors.Is(err, ErrHeld) {
+							cancelled.Add(1)
+						}
+					})
+				}
+				elapse(time.Second) // a batch that overtook another is sent again
+				inLine(t, nodes[2], "job", 1000)
+				cancel()
+				calls.Wait()
+				elapse(time.Second)
+				inLine(t, nodes[2], "job", 0)
+			}
+		}
+		waiters(2000)
+		before := levelsOf(s, nodes)
+		n := sized(100_000, 5000)
+		waiters(n)
+		require.EqualValues(t, 2000+n, cancelled.Load())
+		requireFlat(t, before, levelsOf(s, nodes))
+		require.NoError(t, held.Release(soon(t)))
+		settled(t, nodes)
 	})
 }
 

@@ -583,7 +583,11 @@ func TestLinearizableReal(t *testing.T) {
 	c := newCluster(t, brisk, func(o *Options) { o.Owner = fmt.Sprintf("owner-%d", o.ReplicaID) })
 	rng := rand.New(rand.NewPCG(seed, 0))
 	ops, kinds := 0, make(mix)
-	end := time.Now().Add(12 * time.Second)
+	span := 7 * time.Second
+	if os.Getenv(longVar) != "" {
+		span = time.Minute
+	}
+	end := time.Now().Add(span)
 	for round := uint64(0); time.Now().Before(end); round++ {
 		h := newHistory()
 		names := make([]string, 12)

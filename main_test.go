@@ -12,6 +12,10 @@ import (
 // process_test.go.
 const roleVar = "QUORUMLOCK_TEST_ROLE"
 
+// longVar has some tests take longer: TestProcessesHolderKilledOrStopped with the default
+// TTL, TestLinearizableReal for a minute, TestProcessesAllRestarted with 250 restarts.
+const longVar = "QUORUMLOCK_TEST_LONG"
+
 // TestMain fails the run if a test left a goroutine. None is ignored.
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVar); role != "" {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/quorumlock/quorumlock/fencing"
 	"github.com/quorumlock/quorumlock/internal/wire"
+	"github.com/quorumlock/quorumlock/sessions"
 )
 
 // inSim runs a test with five nodes over a simulated log, in a bubble whose time
@@ -158,6 +159,10 @@ func TestHolderStopsBeforeTheNextIsGranted(t *testing.T) {
 		require.Error(t, h.Err())
 		wg.Wait()
 		require.Less(t, lostAt.Sub(start), time.Since(start))
+		require.LessOrEqual(t, lostAt.Sub(start), sessions.Trust(DefaultSessionTTL), "its last renewal was before the cut")
+		var store fencing.MemGuard
+		require.NoError(t, store.Admit(ctx, "job", next.Token()))
+		require.ErrorIs(t, store.Admit(ctx, "job", h.Token()), fencing.ErrStale)
 		require.Less(t, time.Since(start), DefaultSessionTTL+500*time.Millisecond)
 		require.Greater(t, next.Token(), h.Token())
 		require.ErrorIs(t, h.Release(ctx), ErrLost)

@@ -69,8 +69,8 @@ type Options struct {
 	// cluster, in place of Members.
 	Join bool
 	// Restore is the path of a backup (see Node.Backup) from which a new cluster is
-	// founded: the same file on each founder, at its first start. It may be gone after
-	// that. What is restored: fencing tokens go on far beyond all that were ever granted,
+	// founded: the same file on each founder, at its first start. It may be gone once
+	// Ready has returned. What is restored: fencing tokens go on far beyond all that were ever granted,
 	// ticks that were claimed stay claimed, and a name whose holder asked for a LockDelay,
 	// or a MinHold that was not over, is granted to nobody for as long. Sessions, holds and
 	// waits are not: their processes are gone. Nothing is granted, and Ready waits, until

@@ -168,5 +168,5 @@ func TestProcessesWallClockJumps(t *testing.T) {
 	delay := ps.get(waits[leader]).At - killed
 	t.Logf("%d jumps; the leader killed, its lock granted after %v of a TTL of %v", jumps, delay, ttl)
 	require.Greater(t, delay, ttl/4, "its lease ran on")
-	require.Less(t, delay, ttl+time.Second)
+	require.Less(t, delay, ttl+10*time.Second, "on a machine however slow; a year by a clock that counts back")
 }

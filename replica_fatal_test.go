@@ -500,6 +500,7 @@ func TestEngineLogPanics(t *testing.T) {
 }
 
 func TestLastWordsAreBounded(t *testing.T) {
+	t.Parallel()
 	stuck := make(chan struct{})
 	defer close(stuck)
 	begun := time.Now()

@@ -144,7 +144,7 @@ func (d *directory) checkRestore(o Options) error {
 	case o.backupErr != nil:
 		return o.backupErr
 	case d.marker.Backup != o.backup.info.Sum:
-		return fmt.Errorf("%w: %s was founded from backup %.8s..., and %s is backup %.8s...",
+		return fmt.Errorf("%w: %s was founded from backup %.8s, and %s is backup %.8s",
 			ErrDirectory, d.path, d.marker.Backup, o.Restore, o.backup.info.Sum)
 	}
 	return nil
@@ -197,7 +197,7 @@ func (g *group) nextPart(r *restoration) (p *wire.Part) {
 // restoredPart hears that a part was restored, or was not needed.
 func (g *group) restoredPart(e *effect) {
 	if e.cause != 0 && g.n.founding != "" && g.machine.fsm.origin.Sum != g.n.founding {
-		g.n.failLocked(fmt.Errorf("%w: this cluster has begun without backup %.8s...", ErrBackup, g.n.founding))
+		g.n.failLocked(fmt.Errorf("%w: this cluster has begun without backup %.8s", ErrBackup, g.n.founding))
 		return
 	}
 	g.settleReady()

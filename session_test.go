@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quorumlock/quorumlock/internal/wire"
+	"github.com/quorumlock/quorumlock/sessions"
 )
 
 func TestSessionEndFreesAllItsLocks(t *testing.T) {
@@ -56,6 +57,10 @@ func TestTwoGoroutinesOfOneSessionExcludeEachOther(t *testing.T) {
 				require.NoError(t, err)
 				inside++
 				require.Equal(t, 1, inside)
+				_, err = h.Session().TryAcquire(ctx, "job")
+				var held *HeldError
+				require.ErrorAs(t, err, &held, "not blocked, and not granted twice")
+				require.Equal(t, h.Session().ID(), held.Holders[0].Session)
 				elapse(time.Millisecond)
 				inside--
 				require.NoError(t, h.Release(ctx))
@@ -127,6 +132,16 @@ func TestLeaderChangeLosesNoSession(t *testing.T) {
 			elapse(700 * time.Millisecond)
 		}
 		require.NoError(t, h.Err())
+		// Elections that last for longer than a renewal's period: while nobody leads each
+		// try fails at once, and the next is made all the same.
+		for range 10 {
+			s.cut(3, 4, 5)
+			elapse(sessions.RenewEvery(DefaultSessionTTL) + time.Second)
+			s.heal()
+			elapse(DefaultElectionTimeout)
+			require.Greater(t, h.Remaining(), DefaultSessionTTL/2)
+		}
+		require.NoError(t, h.Validate(soon(t)))
 	})
 }
 
@@ -161,6 +176,14 @@ func TestRestartFreesTheFormerLifeAtOnce(t *testing.T) {
 		require.NoError(t, err)
 		require.Less(t, time.Since(start), time.Second)
 		require.Greater(t, next.Token(), h.Token())
+
+		// And the process itself gets what its former life held.
+		_, err = nodes[1].Acquire(ctx, "own")
+		require.NoError(t, err)
+		require.NoError(t, nodes[1].Close())
+		nodes[1] = s.open(t, s.options(1))
+		_, err = nodes[1].TryAcquire(ctx, "own")
+		require.NoError(t, err)
 	})
 }
 

@@ -440,6 +440,7 @@ func TestSimulation(t *testing.T) {
 		judge(t, s)
 		return
 	}
+	t.Parallel()
 	limit := 12 * time.Second
 	if testing.Short() {
 		limit = 3 * time.Second

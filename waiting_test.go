@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -362,6 +363,34 @@ func TestAThousandDeadWaitersCostNothing(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A refusal costs the same however many stand in line: a crowd that gives up at once,
+// or tries again and again, does not hold up its replica.
+func TestRefusalCostsNoMoreInALongLine(t *testing.T) {
+	inSim(t, func(t *testing.T, _ *sim, nodes map[uint64]*Node) {
+		held, err := nodes[1].Acquire(soon(t), "job")
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		var calls sync.WaitGroup
+		allocs := func(waiters int) (n float64) {
+			for range waiters {
+				calls.Go(func() { _, _ = nodes[2].Acquire(ctx, "job") })
+			}
+			elapse(time.Second)
+			nodes[2].groups[0].machine.read(func(f *lockFSM) {
+				n = testing.AllocsPerRun(10, func() { f.heldError(held, "job") })
+			})
+			return n
+		}
+		few := allocs(1)
+		many := allocs(999)
+		inLine(t, nodes[2], "job", 1000)
+		require.Equal(t, few, many)
+		cancel()
+		calls.Wait()
+		require.NoError(t, held.Release(soon(t)))
+	})
 }
 
 // A writer is granted although readers keep coming, each before the last has gone.

@@ -145,6 +145,7 @@ var faults = []struct {
 
 // Under each fault and after it, nobody is granted what another still has, and tokens grow.
 func TestNoLockIsGrantedTwice(t *testing.T) {
+	t.Parallel()
 	c := locktest.New(t, locktest.Config{Options: func(o *quorumlock.Options) { o.SessionTTL = 1500 * time.Millisecond }})
 	w := &witness{live: make(map[*quorumlock.Hold]bool)}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -269,6 +270,41 @@ func TestPausedHolderLosesItsLock(t *testing.T) {
 	_, err = c.Node(leader).TryAcquire(soon(t), "x")
 	require.ErrorIs(t, err, quorumlock.ErrHeld)
 	require.NoError(t, next.Validate(soon(t)))
+}
+
+// A leader whose disk stalls for five TTLs ends no session that others renew meanwhile,
+// neither while it stalls nor by what it still believes when it goes on.
+//
+// etcd-io/etcd#12528, #15247
+func TestLeaderWithAStalledDiskExpiresNobody(t *testing.T) {
+	t.Parallel()
+	const ttl = 2 * time.Second
+	c := locktest.New(t, locktest.Config{Options: func(o *quorumlock.Options) { o.SessionTTL = ttl }})
+	leader, err := c.Leader(soon(t))
+	require.NoError(t, err)
+	others, err := c.Followers(soon(t))
+	require.NoError(t, err)
+	holds := make(map[uint64]*quorumlock.Hold)
+	for _, id := range append(others, leader) {
+		holds[id], err = c.Node(id).Acquire(soon(t), fmt.Sprint("of ", id))
+		require.NoError(t, err)
+	}
+	c.SlowDisk(leader, 5*ttl)
+	next, err := c.Node(others[0]).Acquire(soon(t), fmt.Sprint("of ", leader))
+	require.NoError(t, err)
+	require.ErrorIs(t, holds[leader].Err(), quorumlock.ErrLost, "the stalled one itself is not renewed")
+	holds[leader] = next
+	c.Heal() // the sync that has begun takes its time
+	for end := time.Now().Add(5 * ttl); time.Now().Before(end); {
+		for _, id := range others {
+			require.NoError(t, c.Node(id).Do(soon(t), "busy", func(context.Context, fencing.Token) error { return nil }))
+		}
+	}
+	_, err = c.Node(leader).Describe(soon(t), "busy")
+	require.NoError(t, err, "it goes on")
+	for id, h := range holds {
+		require.NoError(t, h.Validate(soon(t)), "replica %d", id)
+	}
 }
 
 func TestFailedDiskEndsTheReplicaAndNotTheProcess(t *testing.T) {

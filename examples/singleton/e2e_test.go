@@ -40,6 +40,7 @@ func TestRuns(t *testing.T) {
 		{[]string{"-unfenced"}, exitFailed, []string{"TOOK record", "what -unfenced is there to show"}},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			t.Parallel()
 			tmp := t.TempDir()
 			cmd := exec.Command(self, c.args...)
 			cmd.Env = append(os.Environ(), mainEnv+"=1", "TMPDIR="+tmp)

@@ -52,6 +52,7 @@ func TestTorture(t *testing.T) {
 		"loopback": {"-for", "2s", "-loopback", "-faults", "kill,stop"},
 	} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			tmp := t.TempDir()
 			cmd := exec.Command(self, args...)
 			cmd.Env = append(os.Environ(), mainEnv+"=1", "TMPDIR="+tmp)

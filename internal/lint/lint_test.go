@@ -88,8 +88,8 @@ var tooLong = map[string]string{}
 // that run in the bubbles of testing/synctest, where no real time passes. To wait
 // for something is none: wait for the event.
 var maySleep = map[string]string{
-	"process_test.go": "a process that works in small steps until it is stopped; nothing waits for it",
-	"replica_test.go": "a caller that pauses before it tries again, as real ones do",
+	"process_child_test.go": "a process that works in small steps until it is stopped; nothing waits for it",
+	"replica_test.go":       "a caller that pauses before it tries again, as real ones do",
 }
 
 // A file is one Go file of the tree.
@@ -109,7 +109,7 @@ func (f *file) program() bool {
 
 func parse(name string, src []byte) (*file, error) {
 	set := token.NewFileSet()
-	f, err := parser.ParseFile(set, name, src, parser.SkipObjectResolution)
+	f, err := parser.ParseFile(set, name, src, parser.SkipObjectResolution|parser.ParseComments)
 	if err != nil {
 		return nil, err
 	}

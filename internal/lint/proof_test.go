@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,13 +43,51 @@ func misproved(page string, tests map[string]bool) (wrong []string, rows int) {
 	return wrong, rows
 }
 
-// What docs/PROOF.md says is tested must be a test.
+// report is how a report of another project's users is named: the repository, and numbers
+// in it.
+var report = regexp.MustCompile(`([\w.-]+)((?:#\d+,? ?)+)`)
+
+// reportsIn lists the reports that a text names, without their owners, which some leave out.
+func reportsIn(text string) (all []string) {
+	for _, m := range report.FindAllStringSubmatch(text, -1) {
+		for _, number := range strings.FieldsFunc(m[2], func(r rune) bool { return r == ',' || r == ' ' }) {
+			all = append(all, m[1]+number)
+		}
+	}
+	return all
+}
+
+// unlisted returns the reports that tests say they are about while no row with them names
+// the test.
+func unlisted(page string, comments map[string]string) (wrong []string) {
+	listed := make(map[string]bool)
+	for line := range strings.SplitSeq(page, "\n") {
+		for _, r := range reportsIn(line) {
+			for _, m := range testName.FindAllStringSubmatch(line, -1) {
+				listed[r+" "+m[1]] = true
+			}
+		}
+	}
+	for test, comment := range comments {
+		for _, r := range reportsIn(comment) {
+			if !listed[r+" "+test] {
+				wrong = append(wrong, test+" is about "+r+", and no row says so")
+			}
+		}
+	}
+	slices.Sort(wrong)
+	return wrong
+}
+
+// What docs/PROOF.md says is tested must be a test, and what a test says it is about must
+// be there.
 func TestProofNamesTests(t *testing.T) {
-	tests := make(map[string]bool)
+	tests, comments := make(map[string]bool), make(map[string]string)
 	for _, f := range tree(t) {
 		for _, d := range f.Decls {
 			if fn, ok := d.(*ast.FuncDecl); ok && f.test && fn.Recv == nil {
 				tests[fn.Name.Name] = true
+				comments[fn.Name.Name] += fn.Doc.Text()
 			}
 		}
 	}
@@ -57,6 +96,7 @@ func TestProofNamesTests(t *testing.T) {
 	wrong, rows := misproved(string(page), tests)
 	require.Empty(t, wrong)
 	require.Greater(t, rows, 50, "the table of reports was not found")
+	require.Empty(t, unlisted(string(page), comments))
 }
 
 func TestProofNamesTestsBites(t *testing.T) {
@@ -65,4 +105,6 @@ func TestProofNamesTestsBites(t *testing.T) {
 	wrong, rows := misproved(page, map[string]bool{"TestThere": true})
 	require.Equal(t, 3, rows)
 	require.Equal(t, []string{"no test TestGone", "no test and no reason: | a#3 | b | some day |"}, wrong)
+	require.Equal(t, []string{"TestThere is about a#5, and no row says so", "TestThere is about c#1, and no row says so"},
+		unlisted(page, map[string]string{"TestThere": "Something.\n\nx/a#1, #5; y/c#1\n"}))
 }
