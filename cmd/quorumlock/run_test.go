@@ -5,17 +5,21 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -338,6 +342,37 @@ func TestRunWaitsAtAnotherPage(t *testing.T) {
 	_, err = io.WriteString(p.in, "0\n")
 	require.NoError(t, err)
 	require.Zero(t, p.code(t), &p.errs)
+}
+
+// It goes over TLS and HTTP/2 as well, with what the application wants to see.
+func TestRunOverTLS(t *testing.T) {
+	page := serve(t, locktest.New(t, locktest.Config{Replicas: 1}).Node(1)).Config.Handler
+	var protocol atomic.Int64
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer secret" {
+			http.Error(w, "who are you?", http.StatusUnauthorized)
+			return
+		}
+		protocol.Store(int64(r.ProtoMajor))
+		page.ServeHTTP(w, r)
+	}))
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600))
+	args := []string{"run", "-url", s.URL + "/locks/", "-cacert", ca}
+	code, _, errs := tried(t, append(args, "job", "true")...)
+	require.Equal(t, exitTrouble, code)
+	require.Contains(t, errs, "401")
+	t.Setenv(headerVar, "Authorization: Bearer secret")
+	code, _, errs = tried(t, append(args, "job", "false")...)
+	require.Equal(t, 1, code, errs)
+	require.Empty(t, errs)
+	require.EqualValues(t, 2, protocol.Load())
+	code, _, errs = tried(t, "run", "-url", s.URL+"/locks/", "job", "true")
+	require.Equal(t, exitTrouble, code)
+	require.Contains(t, errs, "certificate")
 }
 
 // What the page does not allow is not tried at the next one.
