@@ -23,6 +23,10 @@ import (
 	"github.com/quorumlock/quorumlock/election"
 )
 
+// farewell is how long a pod that is to go waits for the others. The manifest's grace
+// period must be longer.
+var farewell = 15 * time.Second
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -126,7 +130,7 @@ func run(ctx context.Context, env func(string) string) (err error) {
 	err = work(ctx, node)
 	// The pod is to go: locks are given back and leadership is handed over, so that the
 	// others need not find out.
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 	defer cancel()
 	return errors.Join(err, node.Shutdown(bounded))
 }

@@ -71,7 +71,7 @@ func TestManifestHoldsTogether(t *testing.T) {
 	require.Equal(t, apps.ParallelPodManagement, m.set.Spec.PodManagementPolicy)
 	require.Equal(t, apps.RollingUpdateStatefulSetStrategyType, m.set.Spec.UpdateStrategy.Type)
 	require.Equal(t, apps.RetainPersistentVolumeClaimRetentionPolicyType, m.set.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled)
-	require.Greater(t, *pod.TerminationGracePeriodSeconds, int64(15), "Shutdown's bound in main.go")
+	require.Greater(t, *pod.TerminationGracePeriodSeconds, int64(15), "farewell in main.go")
 	require.Equal(t, core.LabelTopologyZone, pod.TopologySpreadConstraints[0].TopologyKey)
 	for _, c := range pod.TopologySpreadConstraints {
 		require.Equal(t, labels, c.LabelSelector.MatchLabels)
