@@ -22,10 +22,7 @@ func (t *tool) backup() func(context.Context, []string) error {
 	by := t.flags.String("by", os.Getenv("USER"), "`who` wants it: the application may ask")
 	reason := t.flags.String("reason", "backup", "and why")
 	return func(ctx context.Context, args []string) error {
-		name, err := one(args)
-		if err == nil && name == "" {
-			err = fmt.Errorf("%w: into which file?", errUsage)
-		}
+		name, err := need(args, "into which file?")
 		if err == nil && *dir == "" {
 			err = t.pages.open()
 		}

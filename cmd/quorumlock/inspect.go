@@ -13,10 +13,7 @@ import (
 func (t *tool) inspect() func(context.Context, []string) error {
 	t.flags.BoolVar(&t.json, "json", false, "print JSON")
 	return func(_ context.Context, args []string) error {
-		dir, err := one(args)
-		if err == nil && dir == "" {
-			err = fmt.Errorf("%w: which directory?", errUsage)
-		}
+		dir, err := need(args, "which directory?")
 		if err != nil {
 			return err
 		}
@@ -67,10 +64,7 @@ func merged(a, b map[uint64]string) map[uint64]string {
 func (t *tool) restore() func(context.Context, []string) error {
 	t.flags.BoolVar(&t.json, "json", false, "print JSON")
 	return func(_ context.Context, args []string) error {
-		name, err := one(args)
-		if err == nil && name == "" {
-			err = fmt.Errorf("%w: which backup?", errUsage)
-		}
+		name, err := need(args, "which backup?")
 		if err != nil {
 			return err
 		}

@@ -146,7 +146,7 @@ environment: QUORUMLOCK_URL=http://10.0.0.1:8080/quorumlock/,http://10.0.0.2:808
 `)
 }
 
-// none refuses arguments, and one takes at most one.
+// none refuses arguments, one takes at most one, and need takes one.
 func none(args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("%w: what is %q for?", errUsage, args[0])
@@ -159,4 +159,11 @@ func one(args []string) (string, error) {
 		return "", nil
 	}
 	return args[0], none(args[1:])
+}
+
+func need(args []string, what string) (string, error) {
+	if len(args) == 0 || args[0] == "" {
+		return "", fmt.Errorf("%w: %s", errUsage, what)
+	}
+	return one(args)
 }

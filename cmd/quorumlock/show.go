@@ -211,10 +211,7 @@ func held(h api.Holder) string {
 func (t *tool) lock() func(context.Context, []string) error {
 	t.look()
 	return func(ctx context.Context, args []string) error {
-		name, err := one(args)
-		if err == nil && name == "" {
-			err = fmt.Errorf("%w: which lock?", errUsage)
-		}
+		name, err := need(args, "which lock?")
 		if err := firstError(err, t.pages.open); err != nil {
 			return err
 		}
