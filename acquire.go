@@ -19,12 +19,18 @@ func checkCall(ctx context.Context, name string) error {
 // them together, when it is first in every line. The one hold has a token for each
 // name, and releases them together. Errors are those of Acquire, ErrNameTwice and
 // ErrTooManyNames.
+//
+// Names of several groups (Options.Groups) are taken group by group, always in the
+// same order: that cannot deadlock either, but what was had first is held while it
+// waits for the rest. Once all are had it is one hold, lost as a whole. If something
+// of it is lost before, all is given back and the error matches ErrLost.
 func (n *Node) AcquireAll(ctx context.Context, names ...string) (*Hold, error) {
 	return n.onOwnSession(ctx, names, true, nil)
 }
 
 // TryAcquireAll takes the locks of several names if all of them can be had at once,
-// and otherwise none. See AcquireAll and TryAcquire.
+// and otherwise none. Names of several groups are taken one group after the other, and
+// given back if the rest cannot be had. See AcquireAll and TryAcquire.
 func (n *Node) TryAcquireAll(ctx context.Context, names ...string) (*Hold, error) {
 	return n.onOwnSession(ctx, names, false, nil)
 }
@@ -85,8 +91,18 @@ func (n *Node) checkRequest(ctx context.Context, names []string, opts []AcquireO
 	return request{name: sorted[0], names: sorted, terms: termsOf(opts)}, nil
 }
 
-// acquire claims what is asked for and waits for the answer.
+// acquire takes what is asked for.
 func (s *Session) acquire(ctx context.Context, r request, wait bool) (*Hold, error) {
+	if len(r.names) > 0 && len(s.n.groups) > 1 {
+		if byGroup := s.n.split(r); len(byGroup) > 1 {
+			return s.acquireSet(ctx, r, byGroup, wait)
+		}
+	}
+	return s.acquireIn(ctx, r, wait)
+}
+
+// acquireIn claims what is asked for of one group and waits for the answer.
+func (s *Session) acquireIn(ctx context.Context, r request, wait bool) (*Hold, error) {
 	n := s.n
 	h, err := n.beginClaim(s, r, wait)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 //
 // The log does not wait for w. What changes while w is written to is kept in memory as
 // it was until then, so w should be as fast as a file. When ctx ends, Backup returns
-// with its error after the next write to w; what w has then is no backup, and is known
-// as none. Other errors are those of w and of Describe.
+// after the next write to w with ErrBackup and ctx's error; what w has then is no backup,
+// and is known as none. Other errors are those of w and of Describe.
 func (n *Node) Backup(ctx context.Context, w io.Writer) error {
 	if err := n.consult(ctx); err != nil {
 		return err
@@ -29,9 +29,12 @@ func (n *Node) Backup(ctx context.Context, w io.Writer) error {
 		_, term := g.engine.leader()
 		index, save := g.machine.mark()
 		out.Group(wire.BackupGroup{Index: index, Term: term})
-		if err := save(out, ctx.Done()); errors.Is(err, errStopped) {
-			return errors.Join(n.err(), ctx.Err())
-		} else if err != nil {
+		switch err := save(out, ctx.Done()); {
+		case errors.Is(err, errStopped) && n.err() != nil:
+			return n.err()
+		case errors.Is(err, errStopped):
+			return &ctxError{fmt.Errorf("%w: it was given up", ErrBackup), ctx.Err()}
+		case err != nil:
 			return err
 		}
 	}

@@ -29,7 +29,7 @@ func anew(t *testing.T, backup []byte) *cluster {
 	path := inFile(t, backup)
 	for id, addr := range members {
 		o := Options{ReplicaID: id, Address: addr, Members: members, Dir: t.TempDir(), Cluster: "second",
-			Restore: path, Logger: testLogger(t)}
+			Groups: 2, Restore: path, Logger: testLogger(t)}
 		brisk(&o)
 		c.options[id] = o
 	}
@@ -66,7 +66,7 @@ func TestWorstDay(t *testing.T) {
 	before := tuning
 	tuning.snapshotEntries, tuning.compactionOverhead = 150, 20
 	defer func() { tuning = before }()
-	c := newCluster(t, brisk)
+	c := newCluster(t, brisk, func(o *Options) { o.Groups = 2 })
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var store fencing.MemGuard
@@ -121,7 +121,7 @@ func TestWorstDay(t *testing.T) {
 	newest, newestInfo := running, live
 	for _, id := range []uint64{4, 5} {
 		was := filesIn(t, c.options[id].Dir)
-		name, err := newestSnapshot(filepath.Join(c.options[id].Dir, engineName))
+		name, err := newestSnapshots(filepath.Join(c.options[id].Dir, engineName))
 		require.NoError(t, err)
 		require.NotEmpty(t, name, "there is no snapshot to be read")
 		var b bytes.Buffer
@@ -130,9 +130,12 @@ func TestWorstDay(t *testing.T) {
 		info, err := InspectBackup(bytes.NewReader(b.Bytes()))
 		require.NoError(t, err)
 		t.Logf("replica %d: %+v", id, info)
+		require.Len(t, info.Groups, 2)
+		for i, g := range info.Groups {
+			require.GreaterOrEqual(t, g.Index, live.Groups[i].Index)
+			require.Positive(t, g.Term)
+		}
 		g, best := info.Groups[0], newestInfo.Groups[0]
-		require.Greater(t, g.Index, live.Groups[0].Index)
-		require.Positive(t, g.Term)
 		if g.Term > best.Term || g.Term == best.Term && g.Index > best.Index {
 			newest, newestInfo = b.Bytes(), info
 		}

@@ -141,7 +141,9 @@ func TestBackupThatIsGivenUp(t *testing.T) {
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		w := slowWriter{each: cancel}
-		require.ErrorIs(t, nodes[1].Backup(ctx, &w), context.Canceled)
+		err = nodes[1].Backup(ctx, &w)
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, err, ErrBackup)
 		_, err = InspectBackup(&w.Buffer)
 		require.ErrorIs(t, err, ErrBackup)
 		full := errors.New("no space left on device")
@@ -204,14 +206,14 @@ func TestBackupThatIsDamaged(t *testing.T) {
 }
 
 // founded opens five nodes over a new log, founded from a backup.
-func founded(t *testing.T, seed uint64, backup []byte, faults simFaults) (*sim, map[uint64]*Node) {
+func founded(t *testing.T, seed uint64, backup []byte, groups int, faults simFaults) (*sim, map[uint64]*Node) {
 	t.Helper()
 	s, nodes := newSim(seed, 5), make(map[uint64]*Node)
 	s.faults = faults
 	path := inFile(t, backup)
 	for id := range s.replicas {
 		o := s.options(id)
-		o.Restore = path
+		o.Restore, o.Groups = path, groups
 		nodes[id] = s.open(t, o)
 	}
 	return s, nodes
@@ -229,7 +231,8 @@ func closeAll(t *testing.T, nodes map[uint64]*Node) {
 // kept free is kept free, and nobody holds what the dead held. All that only after a full
 // grace, over a log that loses, repeats and delays, while leaders change.
 func TestRestore(t *testing.T) {
-	for _, seed := range seeds(t, 5) {
+	for i, seed := range seeds(t, 5) {
+		groups := [][2]int{{1, 1}, {3, 3}, {1, 3}, {3, 1}, {1, 1}}[i%5] // of the old cluster, and of the new one
 		synctest.Test(t, func(t *testing.T) {
 			defer func() {
 				if t.Failed() {
@@ -237,7 +240,12 @@ func TestRestore(t *testing.T) {
 				}
 			}()
 			old := newSim(seed, 5)
-			nodes := old.openAll(t)
+			nodes := make(map[uint64]*Node)
+			for id := range old.replicas {
+				o := old.options(id)
+				o.Groups = groups[0]
+				nodes[id] = old.open(t, o)
+			}
 			defer closeAll(t, nodes)
 			s, err := nodes[1].OpenSession(soon(t), WithTTL(40*time.Second))
 			require.NoError(t, err)
@@ -253,7 +261,12 @@ func TestRestore(t *testing.T) {
 				require.True(t, first)
 			}
 			backup, info := backupOf(t, nodes[5])
-			require.Equal(t, 2*partItems+7, info.Groups[0].Jobs)
+			require.Len(t, info.Groups, groups[0])
+			known, jobCount := fencing.Token(0), 0
+			for _, g := range info.Groups {
+				known, jobCount = max(known, g.Token), jobCount+g.Jobs
+			}
+			require.Equal(t, 2*partItems+7, jobCount)
 
 			// What the backup does not know of: grants, after which the majority is lost.
 			var store fencing.MemGuard
@@ -264,11 +277,11 @@ func TestRestore(t *testing.T) {
 					return store.Admit(ctx, "invoice", token)
 				}))
 			}
-			require.Greater(t, last, info.Groups[0].Token)
+			require.Greater(t, last, known)
 			closeAll(t, nodes)
 
 			begun := time.Now()
-			sim, nodes := founded(t, seed, backup,
+			sim, nodes := founded(t, seed, backup, groups[1],
 				simFaults{drop: 0.1, duplicate: 0.1, late: 0.1, delay: 20 * time.Millisecond, snapshot: 0.2})
 			defer closeAll(t, nodes)
 			for range 4 {
@@ -366,7 +379,7 @@ func TestRestoreGoesOnAfterRestarts(t *testing.T) {
 		backup, _ := backupOf(t, nodes[1])
 		closeAll(t, nodes)
 
-		s, nodes := founded(t, 1, backup, simFaults{})
+		s, nodes := founded(t, 1, backup, 1, simFaults{})
 		defer closeAll(t, nodes)
 		s.cut(5)
 		first := make(chan struct{}) // closed with the first of two parts

@@ -23,13 +23,13 @@ const (
 // watch. The first reader who comes to one makes an event of it, which all others
 // share, so that a reader costs little more than its own looks.
 type changes struct {
+	bell     *bell // is rung when there is another one
 	watchers atomic.Int32
 	next     atomic.Uint64 // number of the next one; it grows with mu held
 
-	mu   sync.Mutex    // taken after the state machine's lock
-	ring []stretch     // by number divided by toldAtOnce; nil while nobody watches
-	now  *stretch      // the one that grows
-	wait chan struct{} // closed when there is another one; nil if nobody waits
+	mu   sync.Mutex // taken after the state machine's lock
+	ring []stretch  // by number divided by toldAtOnce; nil while nobody watches
+	now  *stretch   // the one that grows
 
 	telling sync.Mutex // taken before the state machine's lock, and before mu
 	told    []told     // as ring
@@ -108,11 +108,8 @@ func (c *changes) begin() { c.mu.Lock() }
 
 func (c *changes) done() {
 	c.next.Store(c.now.first + uint64(len(c.now.notes)))
-	if c.wait != nil {
-		close(c.wait)
-		c.wait = nil
-	}
 	c.mu.Unlock()
+	c.bell.ring()
 }
 
 // add notes what an effect did, as a change of this kind.
@@ -141,20 +138,27 @@ func (c *changes) skip() {
 // end returns the number of the next change.
 func (c *changes) end() uint64 { return c.next.Load() }
 
-// after returns a channel that is closed once there is a change from next on.
-func (c *changes) after(next uint64) <-chan struct{} {
-	if next < c.next.Load() {
-		return alreadyClosed
+// A bell rings for all who wait for a change in any group. The zero bell is ready.
+type bell struct{ rung atomic.Pointer[chan struct{}] } // nil while nobody waits
+
+// hear returns a channel that is closed at the next ring.
+func (b *bell) hear() <-chan struct{} {
+	for {
+		if c := b.rung.Load(); c != nil {
+			return *c
+		}
+		if c := make(chan struct{}); b.rung.CompareAndSwap(nil, &c) {
+			return c
+		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if next < c.next.Load() {
-		return alreadyClosed
+}
+
+func (b *bell) ring() {
+	if b.rung.Load() != nil {
+		if c := b.rung.Swap(nil); c != nil {
+			close(*c)
+		}
 	}
-	if c.wait == nil {
-		c.wait = make(chan struct{})
-	}
-	return c.wait
 }
 
 var alreadyClosed = func() chan struct{} {

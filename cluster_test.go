@@ -1,6 +1,7 @@
 package quorumlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -164,7 +165,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 func (n *Node) idle() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.claimCount() == 0 && len(n.groups[0].stream.urgent) == 0 && len(n.groups[0].stream.acquires) == 0 && len(n.groups[0].stream.sent) == 0
+	return n.claimCount() == 0 && !slices.ContainsFunc(n.groups, func(g *group) bool { return !g.stream.empty() || len(g.stream.sent) > 0 })
 }
 
 // remains describes the state as this node has it.
@@ -176,9 +177,9 @@ type remains struct {
 }
 
 // remains looks at the state without a mark: the engine may have one.
-func (n *Node) remains() (r remains) {
-	n.groups[0].machine.read(func(f *lockFSM) {
-		r.applied, r.locks, r.token = n.groups[0].machine.applied, f.table.n, uint64(f.token)
+func (g *group) remains() (r remains) {
+	g.machine.read(func(f *lockFSM) {
+		r.applied, r.locks, r.token = g.machine.applied, f.table.n, uint64(f.token)
 		for _, own := range f.table.members {
 			r.claims += len(own.claims)
 			for x := own.first; x != 0; x = f.table.at(x).next {
@@ -227,15 +228,25 @@ func settled(t testing.TB, nodes map[uint64]*Node) {
 }
 
 // leftOver tells what of any call is left, or in what the replicas differ.
-func leftOver(nodes map[uint64]*Node) string {
-	var first *remains
+func leftOver(nodes map[uint64]*Node) (left string) {
 	for id, n := range nodes {
 		if !n.idle() {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			return fmt.Sprintf("node %d: %d claims, stream %+v", id, n.claimCount(), n.groups[0].stream)
 		}
-		r := n.remains()
+		for i := range n.groups {
+			left = cmp.Or(left, leftIn(i, nodes))
+		}
+	}
+	return left
+}
+
+// leftIn is leftOver for the state of one group.
+func leftIn(group int, nodes map[uint64]*Node) string {
+	var first *remains
+	for id, n := range nodes {
+		r := n.groups[group].remains()
 		if r.locks != 0 || r.claims != 0 {
 			return fmt.Sprintf("replica %d at index %d: %d locks, %d claims", id, r.applied, r.locks, r.claims)
 		}

@@ -89,7 +89,7 @@ type engineEvents struct {
 	// (replica 0) that there is none.
 	leader func(group int, replica, term uint64)
 	// refused is called when peers will not talk to this replica, with an error
-	// that matches ErrWiped or ErrMembers. The replica is then of no use.
+	// that matches ErrWiped, ErrMembers or ErrGroups. The replica is then of no use.
 	refused func(err error)
 }
 

@@ -115,6 +115,9 @@ var (
 	// ErrBackup is returned for a backup that was cut short or damaged, or is none, and
 	// when one cannot be restored where it is to be.
 	ErrBackup = errors.New("quorumlock: backup cannot be used")
+	// ErrGroups is returned when Options.Groups is not the number of Raft groups
+	// that the cluster was founded with. It can never change.
+	ErrGroups = errors.New("quorumlock: number of groups differs")
 	// ErrFormat is returned when the log or a snapshot holds something that
 	// this version does not know: it was written by a newer one, or is damaged.
 	ErrFormat = errors.New("quorumlock: unknown or damaged format")

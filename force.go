@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/quorumlock/quorumlock/fencing"
 	"github.com/quorumlock/quorumlock/internal/wire"
@@ -52,7 +53,38 @@ func (n *Node) force(ctx context.Context, name, by, reason string, c wire.Comman
 		return err
 	}
 	c.More.By, c.More.Reason = by, reason
+	if c.Op == wire.Evict {
+		return n.evict(ctx, c)
+	}
 	return n.groupOf(name).call(ctx, name, c)
+}
+
+// evict ends a session in every group where it is.
+func (n *Node) evict(ctx context.Context, c wire.Command) error {
+	faults := make([]error, len(n.groups))
+	var all sync.WaitGroup
+	for i, g := range n.groups {
+		own, more := c, *c.More
+		own.More = &more
+		all.Go(func() { faults[i] = g.call(ctx, "", own) })
+	}
+	all.Wait()
+	var known bool
+	var gone error
+	for _, err := range faults {
+		switch {
+		case err == nil:
+			known = true
+		case errors.Is(err, ErrNotHeld):
+			gone = err
+		default:
+			return err
+		}
+	}
+	if known {
+		return nil
+	}
+	return gone
 }
 
 func checkReason(what, text string) error {

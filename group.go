@@ -9,7 +9,7 @@ import (
 
 // A group is one Raft group of the cluster, as this process has it: a log with the
 // state that it makes, and what is under way to it from here. Each name belongs to
-// one group.
+// one group, for ever, and so its tokens grow.
 type group struct {
 	n       *Node
 	index   int
@@ -49,6 +49,7 @@ func newGroup(n *Node, index int) *group {
 	}
 	g.stream.init(g.dispatch)
 	g.pulse.init()
+	g.changes.bell = &n.bell
 	g.machine.perform, g.machine.restored = g.perform, g.reconcile
 	g.machine.fsm.speaks = n.opts.level
 	g.termCtx, g.termStop = context.WithCancel(n.ctx)
@@ -56,7 +57,21 @@ func newGroup(n *Node, index int) *group {
 }
 
 // groupOf returns the group of a name.
-func (n *Node) groupOf(name string) *group { return n.groups[0] }
+func (n *Node) groupOf(name string) *group {
+	if len(n.groups) == 1 {
+		return n.groups[0]
+	}
+	return n.groups[groupOf(name, len(n.groups))]
+}
+
+// groupOf returns to which of so many groups a name belongs, which may never be another
+// one. The hash is mixed once more, since its lower bits tell the page of the group's
+// table, and the upper ones the place in that page's index: within a group they are to
+// be any.
+func groupOf(name string, groups int) int {
+	mixed := hashOf(name) * 0x9e3779b1 // 2^32 divided by the golden ratio
+	return int(uint64(mixed) * uint64(groups) >> 32)
+}
 
 // onLeader notes who leads. Calls that wait for an answer of the former leader try
 // again at once.

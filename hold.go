@@ -61,7 +61,9 @@ func (h *Hold) Name() string { return h.name }
 
 // Token returns the fencing token: larger than that of every earlier hold of this
 // name, for ever. Readers that overlap have the same one. Of a hold on several
-// names it is the largest, which is right for each of them too; see TokenFor.
+// names it is the largest, which is right for each of them too; see TokenFor. If those
+// names are of different groups (Options.Groups) no number is right for all, and it is
+// zero, which every guard of package fencing refuses.
 func (h *Hold) Token() fencing.Token { return h.token }
 
 // Session returns the session that the hold belongs to.
@@ -168,6 +170,9 @@ func (h *Hold) Validate(ctx context.Context) error {
 	if err := h.Err(); err != nil {
 		return err
 	}
+	if h.parts() != nil {
+		return h.validateParts(ctx)
+	}
 	g := h.part.g
 	if err := g.barrier(ctx); err != nil {
 		return err
@@ -241,6 +246,9 @@ func (h *Hold) wake() {
 	if a := h.asides; a != nil && a.freed != nil && !isClosed(a.freed) {
 		close(a.freed)
 	}
+	if w := h.whole(); w != nil {
+		w.partFreed()
+	}
 }
 
 // release gives a lock back, if it was not before, and returns what is closed when
@@ -277,6 +285,10 @@ func (n *Node) release(h *Hold) (freed <-chan struct{}, lost error) {
 func (h *Hold) giveBack() {
 	if m := h.more.Load(); m != nil {
 		m.givenBack = true
+		if m.parts != nil {
+			h.finishParts()
+			return
+		}
 	}
 	h.part.g.stream.say(wire.Command{Op: wire.Release, Session: h.part.id.Seq, Hold: h.seq, Lock: hashOf(h.name)})
 }
@@ -287,6 +299,9 @@ func (h *Hold) lose(cause error) {
 		n := h.part.n
 		n.stats.lost(cause)
 		h.finish(&LostError{Name: h.name, Token: h.token, Cause: cause, At: n.clk.Now()})
+		if w := h.whole(); w != nil {
+			w.partLost(h.err)
+		}
 	}
 }
 

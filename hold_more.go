@@ -28,6 +28,9 @@ type holdMore struct {
 	timer     *clock.Timer
 	givenBack bool // a release was sent
 	yield     chan YieldRequest
+
+	parts []*Hold // of a set: see hold_set.go
+	whole *Hold   // the set that this hold is a part of
 }
 
 func newHoldMore(r request) *holdMore {
@@ -119,7 +122,11 @@ func (m *holdMore) requests() chan YieldRequest {
 
 // ask passes a request on to the holder. n.mu is held.
 func (h *Hold) ask(r YieldRequest) {
-	c := h.moreOf().requests()
+	m := h.moreOf()
+	if m.whole != nil {
+		m = m.whole.moreOf()
+	}
+	c := m.requests()
 	select {
 	case <-c:
 	default:
@@ -212,6 +219,9 @@ func (h *Hold) change(ctx context.Context, c wire.Command) error {
 	}
 	if err := h.Err(); err != nil {
 		return err
+	}
+	if h.parts() != nil {
+		return h.changeParts(ctx, c)
 	}
 	err := h.part.g.call(ctx, h.name, h.about(c))
 	if lost := h.Err(); lost != nil {

@@ -1,6 +1,7 @@
 package quorumlock
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -211,11 +212,38 @@ func (n *Node) Sessions(ctx context.Context) ([]SessionInfo, error) {
 	if err := n.consult(ctx); err != nil {
 		return nil, err
 	}
-	var infos []SessionInfo
-	g := n.groups[0]
+	byID := make(map[sessions.ID]SessionInfo)
+	for _, g := range n.groups {
+		for _, i := range g.sessions() {
+			byID[i.ID] = i.with(byID[i.ID])
+		}
+	}
+	return slices.SortedFunc(maps.Values(byID), func(a, b SessionInfo) int {
+		return cmp.Or(cmp.Compare(a.ID.Replica, b.ID.Replica), cmp.Compare(a.ID.Epoch, b.ID.Epoch), cmp.Compare(a.ID.Seq, b.ID.Seq))
+	}), nil
+}
+
+// with adds what another group says of the session, if it knows it: the session lasts
+// as long as it does where it ends first.
+func (i SessionInfo) with(other SessionInfo) SessionInfo {
+	if other.ID.IsZero() {
+		return i
+	}
+	i.Holds, i.Waits = i.Holds+other.Holds, i.Waits+other.Waits
+	if other.OpenedAt.Before(i.OpenedAt) {
+		i.OpenedAt = other.OpenedAt
+	}
+	if i.LeaseUntil.IsZero() || !other.LeaseUntil.IsZero() && other.LeaseUntil.Before(i.LeaseUntil) {
+		i.RenewedAt, i.LeaseUntil = other.RenewedAt, other.LeaseUntil
+	}
+	return i
+}
+
+// sessions tells which sessions are alive in the group.
+func (g *group) sessions() (infos []SessionInfo) {
 	g.machine.read(func(f *lockFSM) {
-		n.mu.Lock()
-		defer n.mu.Unlock()
+		g.n.mu.Lock()
+		defer g.n.mu.Unlock()
 		for p := range f.roll.Processes() {
 			renewed, ok := g.judge.RenewedAt(p.Replica, p.Epoch)
 			for s := range p.Sessions() {
@@ -228,7 +256,7 @@ func (n *Node) Sessions(ctx context.Context) ([]SessionInfo, error) {
 			}
 		}
 	})
-	return infos, nil
+	return infos
 }
 
 // Status is what this replica knows without asking the others.
@@ -236,9 +264,10 @@ type Status struct {
 	ReplicaID uint64
 	Epoch     uint64            // which life of this replica's process this is
 	Ready     bool              // this life has begun in the log, and what was to be restored is there
-	Leader    uint64            // who leads, as this replica believes; 0 for nobody
+	Leader    uint64            // who leads, as this replica believes; 0 for nobody; of several groups, the first
 	Term      uint64            // of that leader
-	Applied   uint64            // index of the last log entry applied here
+	Applied   uint64            // index of the last log entry applied here; of several groups, in the first
+	Groups    []GroupStatus     // each of them, if there are several: see Options.Groups
 	Members   map[uint64]string // voting replicas and their addresses
 	Locks     int               // names that somebody in the cluster holds or waits for
 	Sessions  int               // sessions of this process
@@ -253,18 +282,38 @@ type Status struct {
 	Unreachable map[uint64]error
 }
 
+// GroupStatus is what this replica knows of one group of several.
+type GroupStatus struct {
+	Leader  uint64 // who leads it, as this replica believes; 0 for nobody
+	Term    uint64 // of that leader
+	Applied uint64 // index of the last log entry applied here
+	Locks   int    // of its names, those that somebody holds or waits for
+}
+
 // Status returns what this replica knows. It asks nobody, waits for nothing, and
 // may be behind the others.
 func (n *Node) Status() Status {
 	s := Status{ReplicaID: n.opts.ReplicaID, Epoch: n.self.Epoch, Ready: n.ready()}
-	first := n.groups[0]
-	s.Leader, s.Term = first.engine.leader()
-	s.Members = maps.Clone(first.engine.members())
-	s.Unreachable = n.host.unreachable()
-	s.MaxLevel = int(n.opts.level)
-	first.machine.read(func(f *lockFSM) {
-		s.Applied, s.Locks, s.Token, s.Level = first.machine.applied, f.table.n, f.token, int(f.level)
-	})
+	s.Members = maps.Clone(n.groups[0].engine.members())
+	s.Unreachable, s.MaxLevel = n.host.unreachable(), int(n.opts.level)
+	for i, g := range n.groups {
+		var own GroupStatus
+		own.Leader, own.Term = g.engine.leader()
+		g.machine.read(func(f *lockFSM) {
+			own.Applied, own.Locks = g.machine.applied, f.table.n
+			s.Token = max(s.Token, f.token)
+			if level := int(f.level); i == 0 || level < s.Level {
+				s.Level = level
+			}
+		})
+		s.Locks += own.Locks
+		if i == 0 {
+			s.Leader, s.Term, s.Applied = own.Leader, own.Term, own.Applied
+		}
+		if len(n.groups) > 1 {
+			s.Groups = append(s.Groups, own)
+		}
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s.Sessions, s.Holds, s.Err = len(n.sessions), n.claimCount(), n.failed

@@ -23,7 +23,7 @@ func levelsOf(s *sim, nodes map[uint64]*Node) levels {
 	return levels{
 		heap:       heapInUse() - int(s.logSize()),
 		goroutines: runtime.NumGoroutine(),
-		snapshot:   len(nodes[1].remains().bytes),
+		snapshot:   len(nodes[1].groups[0].remains().bytes),
 	}
 }
 

@@ -1,6 +1,8 @@
 package quorumlock
 
 import (
+	"context"
+	"errors"
 	"maps"
 	"slices"
 
@@ -67,4 +69,36 @@ func (g *group) nextLevel() (next byte, behind []uint64, err error) {
 	}
 	slices.Sort(behind)
 	return next, behind, nil
+}
+
+// resignLoop sees to it that this replica does not lead once it has stopped at a level
+// that it does not know: it would end nobody's session. It goes on voting and keeping the
+// log, until it is closed.
+func (n *Node) resignLoop() {
+	<-n.ctx.Done()
+	for errors.Is(n.err(), ErrFormat) && n.open.Err() == nil {
+		for _, g := range n.leading() {
+			g.resign()
+		}
+		again := n.clk.Timer(n.opts.ElectionTimeout / 2)
+		select {
+		case <-again.C:
+		case <-n.open.Done():
+		}
+		again.Stop()
+	}
+}
+
+// resign asks the other replicas in turn to lead.
+func (g *group) resign() {
+	for id := range g.engine.members() {
+		if leader, _ := g.engine.leader(); leader != g.n.opts.ReplicaID {
+			return
+		}
+		if id != g.n.opts.ReplicaID {
+			ctx, cancel := context.WithTimeout(g.n.open, g.n.opts.ElectionTimeout/2)
+			_ = g.engine.transfer(ctx, id) // or the next one
+			cancel()
+		}
+	}
 }

@@ -177,3 +177,28 @@ func TestLevelIsThatOfTheLeast(t *testing.T) {
 		}
 	})
 }
+
+// One that has stopped at a level that it does not know does not keep the lead, in which it
+// would end nobody's session.
+func TestStoppedReplicaDoesNotLead(t *testing.T) {
+	inOldSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node, open func(uint64, byte) *Node) {
+		for id := uint64(1); id <= 5; id++ {
+			require.NoError(t, open(id, 3).Ready(soon(t)))
+		}
+		elapse(3 * DefaultElectionTimeout)
+		require.Equal(t, []int{3}, levelsInForce(nodes))
+		require.ErrorIs(t, open(4, 2).Ready(soon(t)), ErrFormat)
+		_, err := nodes[5].Acquire(soon(t), "job")
+		require.NoError(t, err)
+		for range 3 {
+			s.alter(func() { s.lead(4) })
+			elapse(DefaultElectionTimeout)
+			leader, _ := nodes[1].groups[0].engine.leader()
+			require.NotEqual(t, uint64(4), leader)
+		}
+		require.NoError(t, nodes[5].Close())
+		h, err := nodes[1].Acquire(soon(t), "job")
+		require.NoError(t, err, "the dead holder's session is ended")
+		require.NoError(t, h.Release(soon(t)))
+	})
+}

@@ -378,11 +378,12 @@ func (c *modeCaller) take(ctx context.Context) {
 	var held *HeldError
 	if try && errors.As(err, &held) {
 		c.h.add(call, ret, modeOp{kind: modeRefused, name: held.Name})
+		if len(c.s.n.groups) > 1 { // what it had of other groups was seen, perhaps
+			c.ghosts(call, slices.DeleteFunc(names, func(name string) bool { return name == held.Name }))
+		}
 		return
 	}
-	for _, name := range names {
-		c.h.add(call, call, modeOp{kind: modeGhost, name: name, hold: modeHold{who: who{session: c.s.ID()}}})
-	}
+	c.ghosts(call, names)
 	for _, want := range []error{ErrClosed, ErrSessionExpired, ErrSessionClosed, ErrRevoked} {
 		if errors.Is(err, want) {
 			return
@@ -390,6 +391,13 @@ func (c *modeCaller) take(ctx context.Context) {
 	}
 	if ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
 		c.t.Errorf("acquire %q: unexpected error: %v", names, err)
+	}
+}
+
+// ghosts notes names that were held for a while, or will be, by nobody who knows.
+func (c *modeCaller) ghosts(call int64, names []string) {
+	for _, name := range names {
+		c.h.add(call, call, modeOp{kind: modeGhost, name: name, hold: modeHold{who: who{session: c.s.ID()}}})
 	}
 }
 
@@ -406,6 +414,11 @@ func (c *modeCaller) acquire(ctx context.Context, try bool, names []string, opts
 }
 
 func modeHoldOf(h *Hold, name string, mode Mode) modeHold {
+	for _, p := range h.parts() {
+		if !p.TokenFor(name).IsZero() {
+			h = p // of a set, that in the group of the name
+		}
+	}
 	return modeHold{who: who{h.part.id, h.seq}, mode: mode, token: h.TokenFor(name), slots: slotText(h.Slots())}
 }
 

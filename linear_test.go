@@ -136,7 +136,7 @@ type history struct {
 
 	mu    sync.Mutex
 	ops   []porcupine.Operation
-	known map[fencing.Token]uint64 // tokens that calls returned, and on which replica
+	known map[grantKey]uint64 // grants that calls returned, and on which replica
 	lives []life
 }
 
@@ -147,7 +147,13 @@ type life struct {
 	from, to int64
 }
 
-func newHistory() *history { return &history{known: make(map[fencing.Token]uint64)} }
+// A grantKey names a grant: two of different groups may have the same token.
+type grantKey struct {
+	name  string
+	token fencing.Token
+}
+
+func newHistory() *history { return &history{known: make(map[grantKey]uint64)} }
 
 func (h *history) now() int64 { return h.clock.Add(1) }
 
@@ -156,7 +162,7 @@ func (h *history) add(call, ret int64, op lockOp) {
 	defer h.mu.Unlock()
 	h.ops = append(h.ops, porcupine.Operation{ClientId: len(h.ops), Input: op, Call: call, Return: ret})
 	if op.kind == opGrant {
-		h.known[op.token] = op.replica
+		h.known[grantKey{op.name, op.token}] = op.replica
 	}
 }
 
@@ -173,7 +179,7 @@ func (h *history) check() error {
 		if op.kind != opSeen || op.token == 0 {
 			continue
 		}
-		replica, known := h.known[op.token]
+		replica, known := h.known[grantKey{op.name, op.token}]
 		if known && replica != op.replica {
 			return fmt.Errorf("token %s was granted on replica %d and seen as of %d", op.token, replica, op.replica)
 		}
@@ -441,7 +447,7 @@ func seeds(t *testing.T, n int) []uint64 {
 // Histories from five nodes over the simulated log, whose leader changes, whose
 // replicas are cut off, fall silent, lag, restart and skip ahead by snapshots, and
 // whose proposals are dropped, delayed, repeated and committed late, are those of a
-// fenced mutex. When all is healed, nothing is left.
+// fenced mutex. When all is healed, nothing is left. A third of them is over three groups.
 func TestLinearizableSim(t *testing.T) {
 	ops, kinds := 0, make(mix)
 	simulations(t, 150, 3*time.Second, func(t *testing.T, seed uint64) {
@@ -483,6 +489,9 @@ func inTrouble(t *testing.T, seed uint64, check func() error, call func(ctx cont
 	for id := range s.replicas {
 		o := s.options(id)
 		brisk(&o)
+		if seed%3 == 0 {
+			o.Groups = 3
+		}
 		options[id] = o
 		nodes[id] = s.open(t, o)
 	}
@@ -526,9 +535,9 @@ func inTrouble(t *testing.T, seed uint64, check func() error, call func(ctx cont
 	calls.Wait()
 	cancel()
 	nemesis.Wait()
-	s.alter(func() { s.faults = simFaults{} })
+	s.alterAll(func(s *sim) { s.faults = simFaults{} })
 	s.heal()
-	s.moveLeader()
+	s.each((*sim).moveLeader)
 	goesOn(t, nodes)
 	settled(t, nodes)
 	if err := check(); err != nil {
@@ -541,7 +550,8 @@ func (s *sim) trouble(rng *rand.Rand, restart func(id uint64)) {
 	id := uint64(1 + rng.IntN(len(s.replicas)))
 	switch rng.IntN(12) {
 	case 0:
-		s.moveLeader()
+		all := s.all(1)
+		all[rng.IntN(len(all))].moveLeader()
 	case 1:
 		s.cut(id)
 	case 2:
@@ -563,11 +573,11 @@ func (s *sim) trouble(rng *rand.Rand, restart func(id uint64)) {
 	case 6:
 		restart(id)
 	case 7, 8:
-		s.alter(func() {
+		s.alterAll(func(s *sim) {
 			s.faults = simFaults{drop: 0.05, duplicate: 0.2, late: 0.1, snapshot: 0.2, delay: 20 * time.Millisecond}
 		})
 	case 9:
-		s.alter(func() { s.faults = simFaults{} })
+		s.alterAll(func(s *sim) { s.faults = simFaults{} })
 	default:
 		s.heal()
 	}

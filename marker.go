@@ -57,6 +57,7 @@ type marker struct {
 	Joined    bool              `json:"joined"`
 	Founders  map[uint64]string `json:"founders,omitempty"`
 	Backup    string            `json:"backup,omitempty"` // sum of the backup from which they founded it
+	Groups    int               `json:"groups,omitempty"` // 0 stands for 1
 	Executors uint64            `json:"executors"`
 	LogShards uint64            `json:"log_shards"`
 	Sum       string            `json:"sum"` // CRC-32C of the above
@@ -188,6 +189,10 @@ func (d *directory) check(o Options) error {
 	if err := d.checkPath(); err != nil {
 		return err
 	}
+	if founded, given := max(d.marker.Groups, 1), max(o.Groups, 1); founded != given {
+		return fmt.Errorf("%w: Options.Groups is %d, but %s was founded with %d: the number of groups can never change",
+			ErrGroups, given, d.path, founded)
+	}
 	return errors.Join(d.checkMembers(o), d.checkRestore(o))
 }
 
@@ -198,11 +203,11 @@ func (d *directory) checkPath() error {
 	if d.marker.Path == d.path {
 		return nil
 	}
-	newest, err := newestSnapshot(d.file(engineName))
+	newest, err := newestSnapshots(d.file(engineName))
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrDirectory, err)
 	}
-	if newest != "" {
+	if len(newest) > 0 {
 		return fmt.Errorf("%w: %s was %s before: move it back, or mount it there", ErrDirectory, d.path, d.marker.Path)
 	}
 	d.marker.Path = d.path
@@ -246,7 +251,11 @@ func (d *directory) redraft(o Options) error {
 	if o.backupErr != nil {
 		return o.backupErr
 	}
-	d.marker.Joined, d.marker.Founders, d.marker.Backup = o.Join, maps.Clone(o.Members), ""
+	d.marker.Joined, d.marker.Founders = o.Join, maps.Clone(o.Members)
+	d.marker.Groups, d.marker.Backup = 0, ""
+	if o.Groups > 1 {
+		d.marker.Groups = o.Groups
+	}
 	if o.backup != nil {
 		d.marker.Backup = o.backup.info.Sum
 	}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // A Member is a replica of the cluster, as the log has it.
@@ -13,7 +15,7 @@ type Member struct {
 	ID      uint64
 	Address string // where it is dialled; empty if this replica was never told
 	Voting  bool   // its word counts for a majority
-	Leader  bool   // it leads, as this replica believes
+	Leader  bool   // it leads, as this replica believes; of several groups, the first
 }
 
 // Members returns the replicas of the cluster by id. It is linearizable: it shows
@@ -40,7 +42,7 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 	return all, nil
 }
 
-// TransferLeadership has replica to lead, and returns when this replica has heard
+// TransferLeadership has replica to lead every group, and returns when this replica has heard
 // that it does. It can be called on any node; if to leads already, nothing happens.
 // No session and no hold ends by it.
 //
@@ -60,10 +62,18 @@ func (n *Node) TransferLeadership(ctx context.Context, to uint64) error {
 	if !slices.ContainsFunc(all, func(m Member) bool { return m.ID == to && m.Voting }) {
 		return fmt.Errorf("%w: %d", ErrNotMember, to)
 	}
+	if len(n.groups) > 1 {
+		if err := n.barrier(ctx); err != nil {
+			return err
+		}
+	}
 	try, cancel := n.clk.WithTimeout(ctx, n.opts.ElectionTimeout)
 	defer cancel()
-	err = n.groups[0].engine.transfer(try, to)
-	switch {
+	var moved errgroup.Group
+	for _, g := range n.groups {
+		moved.Go(func() error { return g.engine.transfer(try, to) })
+	}
+	switch err = moved.Wait(); {
 	case err == nil || errors.Is(err, ErrClosed):
 		return err
 	case n.err() != nil:

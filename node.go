@@ -30,10 +30,13 @@ type Node struct {
 
 	ctx     context.Context // ends when the node closes
 	stop    context.CancelFunc
+	open    context.Context // ends when Close begins
+	leave   context.CancelFunc
 	loops   sync.WaitGroup
 	closing sync.Once
 	closed  chan struct{} // closed when Close has done all it does
 	opening singleflight.Group
+	bell    bell          // for those who watch
 	work    chan *group   // for senders that are idle
 	wanted  chan struct{} // has a token when renewals are to be looked at again
 	led     chan struct{} // has a token when this replica came to lead
@@ -56,7 +59,7 @@ type Node struct {
 // wait until the cluster has a majority. Ready tells when it has.
 //
 // It returns an error matching ErrOptions, listing every fault, before it touches
-// anything; ErrDirectory, ErrMembers or ErrWiped when Dir is not this replica's;
+// anything; ErrDirectory, ErrMembers, ErrGroups or ErrWiped when Dir is not this replica's;
 // ErrBackup, ErrFormat or the file system's error when Restore cannot be read; or the
 // network's error when Listen cannot be bound.
 func Open(opts Options) (*Node, error) {
@@ -88,7 +91,10 @@ func open(opts Options, openEngine opener) (*Node, error) {
 		resting:  window,
 	}
 	n.ctx, n.stop = context.WithCancel(context.Background())
-	n.groups = []*group{newGroup(n, 0)}
+	n.open, n.leave = context.WithCancel(context.Background())
+	for i := range opts.Groups {
+		n.groups = append(n.groups, newGroup(n, i))
+	}
 	machines := make([]stateMachine, len(n.groups))
 	for i, g := range n.groups {
 		machines[i] = g.machine
@@ -118,6 +124,7 @@ func open(opts Options, openEngine opener) (*Node, error) {
 	n.loops.Go(n.renewLoop)
 	n.loops.Go(n.expiryLoop)
 	n.loops.Go(n.levelLoop)
+	n.loops.Go(n.resignLoop)
 	if id.backup != "" && opts.backup != nil {
 		n.loops.Go(func() { n.restoreLoop(opts.backup) })
 	}
@@ -131,7 +138,7 @@ func open(opts Options, openEngine opener) (*Node, error) {
 // what the process held in a former life is free, and what Options.Restore asks for is
 // restored. It returns an error matching
 // ErrNoQuorum and ctx's error if ctx ends first, or the reason for which this node
-// never will be ready: ErrWiped, ErrMembers, ErrFormat, ErrBackup or ErrClosed.
+// never will be ready: ErrWiped, ErrMembers, ErrGroups, ErrFormat, ErrBackup or ErrClosed.
 func (n *Node) Ready(ctx context.Context) error {
 	if err := checkCtx(ctx); err != nil {
 		return err
@@ -288,9 +295,11 @@ func (n *Node) Shutdown(ctx context.Context) error {
 func (n *Node) handOver(ctx context.Context) {
 	ctx, cancel := n.clk.WithTimeout(ctx, n.opts.ElectionTimeout)
 	defer cancel()
+	var all sync.WaitGroup
 	for _, g := range n.groups {
-		g.handOver(ctx)
+		all.Go(func() { g.handOver(ctx) })
 	}
+	all.Wait()
 }
 
 func (g *group) handOver(ctx context.Context) {
@@ -322,6 +331,7 @@ func (n *Node) Close() error {
 	n.closing.Do(func() {
 		defer close(n.closed)
 		n.fail(ErrClosed)
+		n.leave()
 		n.loops.Wait()
 		err = n.host.close()
 	})

@@ -35,6 +35,9 @@ const (
 	// MaxPermits is how many permits a counted lock may have.
 	MaxPermits = wire.MaxPermits
 
+	// MaxGroups is how many Raft groups a cluster may have.
+	MaxGroups = 64
+
 	// DefaultSessionTTL is the SessionTTL of Options that set none.
 	DefaultSessionTTL = 10 * time.Second
 	// DefaultElectionTimeout is the ElectionTimeout of Options that set none.
@@ -84,6 +87,12 @@ type Options struct {
 	// Cluster is the name of the cluster: differently named ones refuse each
 	// other. Default: "quorumlock".
 	Cluster string
+	// Groups is over how many Raft groups the names are spread, by a hash: each has
+	// a log and a leader of its own, in the same processes, on the same port and
+	// in the same directory. It must be the same on all replicas from their first
+	// start on, and can never be changed. From 1 to MaxGroups. Default: 1. What
+	// more of them change is in docs/ARCHITECTURE.md, "many groups".
+	Groups int
 	// Owner is shown as the holder's name to those who wait; it decides nothing.
 	// At most MaxOwnerLen bytes of UTF-8. Default: hostname/pid.
 	Owner string
@@ -151,6 +160,9 @@ func (o Options) complete() (Options, error) {
 	if n := len(o.Cluster); n > 128 || !utf8.ValidString(o.Cluster) {
 		fault("Cluster %q: must be UTF-8 of at most 128 bytes", o.Cluster)
 	}
+	if o.Groups < 1 || o.Groups > MaxGroups {
+		fault("Groups is %d: must be 1 to %d", o.Groups, MaxGroups)
+	}
 	if n := len(o.Owner); n > MaxOwnerLen || !utf8.ValidString(o.Owner) {
 		fault("Owner %q: must be UTF-8 of at most %d bytes", o.Owner, MaxOwnerLen)
 	}
@@ -175,6 +187,9 @@ func (o *Options) fillDefaults() {
 	}
 	if o.Cluster == "" {
 		o.Cluster = "quorumlock"
+	}
+	if o.Groups == 0 {
+		o.Groups = 1
 	}
 	if o.Owner == "" {
 		host, _ := os.Hostname()

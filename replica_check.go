@@ -8,9 +8,11 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 
 	"github.com/lni/dragonboat/v4/raftpb"
 )
@@ -31,27 +33,27 @@ var snapshotName = regexp.MustCompile(`^snapshot-[0-9A-F]{16}$`)
 
 var errSnapshot = errors.New("the file is damaged")
 
-// checkSnapshots reads the snapshot that the engine is about to load. The engine
+// checkSnapshots reads the snapshots that the engine is about to load. The engine
 // would stop the process over a damaged one, with no chance to say which.
 func checkSnapshots(engine string) error {
-	newest, err := newestSnapshot(engine)
+	newest, err := newestSnapshots(engine)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrDirectory, err)
 	}
-	if newest == "" {
-		return nil
-	}
-	if err := checkSnapshot(newest); err != nil {
-		return fmt.Errorf("%w: snapshot %s: %w. Restore that file, or give this replica up: "+
-			"its log no longer reaches back to the start", ErrDirectory, newest, err)
+	for _, file := range newest {
+		if err := checkSnapshot(file); err != nil {
+			return fmt.Errorf("%w: snapshot %s: %w. Restore that file, or give this replica up: "+
+				"its log no longer reaches back to the start", ErrDirectory, file, err)
+		}
 	}
 	return nil
 }
 
-// newestSnapshot returns the file that the engine would load, or "".
-func newestSnapshot(engine string) (string, error) {
-	var newest string
-	err := filepath.WalkDir(engine, func(path string, d fs.DirEntry, err error) error {
+// newestSnapshots returns the files that the engine would load: of each group its
+// newest, if it has any.
+func newestSnapshots(engine string) (files []string, err error) {
+	newest := make(map[string]string) // by the directory of the group
+	err = filepath.WalkDir(engine, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -61,15 +63,15 @@ func newestSnapshot(engine string) (string, error) {
 		if _, err := os.Stat(filepath.Join(path, snapshotPending)); err == nil {
 			return fs.SkipDir // cut short; the engine removes it
 		}
-		if newest == "" || d.Name() > filepath.Base(newest) {
-			newest = path
+		if group := filepath.Dir(path); d.Name() > newest[group] {
+			newest[group] = d.Name()
 		}
 		return fs.SkipDir
 	})
-	if err != nil || newest == "" {
-		return "", err
+	for _, group := range slices.Sorted(maps.Keys(newest)) {
+		files = append(files, filepath.Join(group, newest[group], newest[group]+".gbsnap"))
 	}
-	return filepath.Join(newest, filepath.Base(newest)+".gbsnap"), nil
+	return files, err
 }
 
 func checkSnapshot(name string) error {

@@ -89,7 +89,7 @@ func (s *shard) forward(ctx context.Context, leader uint64, tagged []byte, appli
 		link = r.peers.Link(leader, r.where)
 		f.links[leader] = link
 	}
-	sent := link.Send(ctx, kindProposal, tagged)
+	sent := s.send(ctx, link, tagged)
 	f.sending.Unlock()
 	if !sent {
 		return fmt.Errorf("%w: replica %d, which leads, cannot be reached", errDropped, leader)
@@ -108,14 +108,23 @@ func (s *shard) forward(ctx context.Context, leader uint64, tagged []byte, appli
 	}
 }
 
+// send sends a proposal. That for the first group does not say so: when there was but
+// one, there was nothing to say.
+func (s *shard) send(ctx context.Context, link *peer.Link, tagged []byte) bool {
+	if s.id == shardOf(0) {
+		return link.Send(ctx, kindProposal, tagged)
+	}
+	return link.Send(ctx, kindGroupProposal, append(binary.BigEndian.AppendUint64(nil, s.id), tagged...))
+}
+
 // proposed takes what another replica forwarded. If this one leads no more, the
 // engine forwards it once again, or drops it.
-func (r *replica) proposed(tagged []byte) {
+func (r *replica) proposed(shard uint64, tagged []byte) {
 	if !r.enter() {
 		return
 	}
 	defer r.leave()
-	if _, err := r.host.Propose(r.shards[0].session, tagged, 2*r.try); err != nil {
+	if _, err := r.host.Propose(r.shard(shard).session, tagged, 2*r.try); err != nil {
 		r.logger.Debug("forwarded proposal dropped", "err", err)
 	}
 }

@@ -98,12 +98,14 @@ func (d *directory) newest(s raftio.NodeInfo) (index uint64, file string, err er
 	if err != nil || found == "" {
 		return 0, "", err
 	}
-	if file, err = newestSnapshot(found); err != nil || file == "" {
-		return 0, "", err
-	}
 	if err := checkSnapshots(found); err != nil {
 		return 0, "", err
 	}
+	files, err := newestSnapshots(found)
+	if err != nil || len(files) == 0 {
+		return 0, "", err
+	}
+	file = files[0] // of one group it is one
 	index, err = snapshotIndex(file)
 	return index, file, err
 }

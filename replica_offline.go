@@ -112,18 +112,20 @@ func (d *directory) replay(log *raftlog.Store, shard uint64, m *machine) (term u
 	if err != nil {
 		return 0, err
 	}
-	newest := ""
+	var newest []string
 	if snapshots != "" {
 		if err := checkSnapshots(snapshots); err != nil {
 			return 0, err
 		}
-		newest, err = newestSnapshot(snapshots)
+		newest, err = newestSnapshots(snapshots)
 	}
-	if err == nil && newest != "" {
-		m.applied, err = loadSnapshot(newest, m)
+	for _, file := range newest { // of one group it is one
+		if err == nil {
+			m.applied, err = loadSnapshot(file, m)
+		}
 	}
 	if err != nil {
-		return 0, fmt.Errorf("snapshot %s: %w", newest, err)
+		return 0, fmt.Errorf("snapshot: %w", err)
 	}
 	ss, err := log.GetSnapshot(shard, replica)
 	if err != nil {

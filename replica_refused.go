@@ -18,12 +18,12 @@ func (r *replica) probe(members map[uint64]string) error {
 		switch {
 		case refusal.Code == peer.CodeWiped && refusal.By != r.id:
 			return r.wipedError(refusal)
-		case refusal.Code == peer.CodeMembers:
+		case refusal.Code == peer.CodeMembers, refusal.Code == peer.CodeGroups:
 			disagree = append(disagree, refusal)
 		}
 	}
 	if n := len(disagree); n > 0 && n >= len(welcome) {
-		return r.membersError(disagree[0])
+		return r.foundedError(disagree[0])
 	}
 	return nil
 }
@@ -33,7 +33,12 @@ func (r *replica) wipedError(refusal *peer.Refusal) error {
 		"add a replica with a new id and an empty directory", ErrWiped, refusal, r.dir.path, r.id)
 }
 
-func (r *replica) membersError(refusal *peer.Refusal) error {
+// foundedError is for a replica that was founded in another way than others.
+func (r *replica) foundedError(refusal *peer.Refusal) error {
+	if refusal.Code == peer.CodeGroups {
+		return fmt.Errorf("%w: %w. All replicas need the same Options.Groups from their first start on; "+
+			"empty the directories of those that had it wrong and never took part", ErrGroups, refusal)
+	}
 	return fmt.Errorf("%w: %w. This one was founded with %v: all founders need the same Members "+
 		"(and the same Restore, or none) from their first start on; empty the directories of those that had it wrong and never took part",
 		ErrMembers, refusal, ids(r.dir.marker.Founders))
@@ -72,11 +77,11 @@ func (r *replica) judge(refusal *peer.Refusal) (tell func(error), err error) {
 			r.wiped = true
 			return r.events.refused, r.wipedError(refusal)
 		}
-	case peer.CodeMembers:
+	case peer.CodeMembers, peer.CodeGroups:
 		before := len(r.refusers)
 		r.refusers[refusal.By] = true
 		if after := len(r.refusers); 2*before <= r.others && 2*after > r.others {
-			return r.events.refused, r.membersError(refusal)
+			return r.events.refused, r.foundedError(refusal)
 		}
 	}
 	return nil, nil

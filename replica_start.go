@@ -10,6 +10,7 @@ import (
 
 	"github.com/lni/dragonboat/v4"
 	"github.com/lni/dragonboat/v4/config"
+	"github.com/lni/dragonboat/v4/raftio"
 	"github.com/lni/dragonboat/v4/statemachine"
 	"github.com/lni/vfs"
 
@@ -81,7 +82,7 @@ func (r *replica) connect(o Options, listener net.Listener, book *peer.Book) {
 	m := r.dir.marker
 	configured := map[uint64]string{r.id: o.Address}
 	maps.Copy(configured, o.Members)
-	r.where = &addresses{configured: configured, book: book, founded: m.Founders, known: make(map[uint64]string), turn: make(map[uint64]int)}
+	r.where = &addresses{configured: configured, book: book, founded: m.Founders, known: make(map[raftio.NodeInfo]string), turn: make(map[uint64]int)}
 	r.carrier = &carrier{self: r.id, shards: uint64(len(r.shards)), dir: r.where, proposed: r.proposed}
 	r.peers = peer.New(peer.Config{
 		Self: peer.Identity{
@@ -93,6 +94,7 @@ func (r *replica) connect(o Options, listener net.Listener, book *peer.Book) {
 			Life:     m.Life,
 			Address:  o.Address,
 			Level:    o.level,
+			Groups:   m.Groups,
 		},
 		Book:     book,
 		Listener: listener,

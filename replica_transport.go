@@ -2,8 +2,10 @@ package quorumlock
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -20,7 +22,9 @@ import (
 const (
 	kindBatch    = peer.KindUser     // a raftpb.MessageBatch
 	kindChunk    = peer.KindUser + 1 // a raftpb.Chunk: a part of a snapshot
-	kindProposal = peer.KindUser + 2 // an entry for the log, from a replica that follows
+	kindProposal = peer.KindUser + 2 // an entry for the first group's log, from a replica that follows
+
+	kindGroupProposal = peer.KindUser + 3 // one for another group's: the shard's id, and the entry
 )
 
 var (
@@ -42,7 +46,7 @@ type carrier struct {
 
 	message  raftio.MessageHandler
 	chunk    raftio.ChunkHandler
-	proposed func(tagged []byte) // must not block
+	proposed func(shard uint64, tagged []byte) // must not block
 }
 
 var (
@@ -84,7 +88,12 @@ func (w *carrier) receive(from uint64, kind peer.Kind, payload []byte) error {
 		if len(payload) > maxEntry+tagLen {
 			return errForged
 		}
-		w.proposed(slices.Clone(payload))
+		w.proposed(shardOf(0), slices.Clone(payload))
+	case kindGroupProposal:
+		if len(payload) < 8 || len(payload) > 8+maxEntry+tagLen || !w.known(binary.BigEndian.Uint64(payload)) {
+			return errForged
+		}
+		w.proposed(binary.BigEndian.Uint64(payload), slices.Clone(payload[8:]))
 	case kindChunk:
 		var chunk raftpb.Chunk
 		if err := decode(func() error { return chunk.Unmarshal(payload) }); err != nil {
@@ -237,8 +246,8 @@ type addresses struct {
 	founded    map[uint64]string // from the first start
 
 	mu    sync.RWMutex
-	known map[uint64]string // replica to the engine's name of its address
-	turn  map[uint64]int    // which of a replica's addresses is tried
+	known map[raftio.NodeInfo]string // a group's replica to the engine's name of its address
+	turn  map[uint64]int             // which of a replica's addresses is tried
 }
 
 var (
@@ -254,35 +263,36 @@ func (a *addresses) Create(string, uint64, config.TargetValidator) (raftio.INode
 func (a *addresses) Close() error { return nil }
 
 // Add is called for each member, and for each message that arrives.
-func (a *addresses) Add(_, replica uint64, _ string) {
+func (a *addresses) Add(shard, replica uint64, _ string) {
+	key := raftio.GetNodeInfo(shard, replica)
 	a.mu.RLock()
-	_, ok := a.known[replica]
+	_, ok := a.known[key]
 	a.mu.RUnlock()
 	if ok {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.known[replica] = strconv.FormatUint(replica, 10)
+	a.known[key] = strconv.FormatUint(replica, 10)
 }
 
-func (a *addresses) Remove(_, replica uint64) {
+func (a *addresses) Remove(shard, replica uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.known, replica)
+	delete(a.known, raftio.GetNodeInfo(shard, replica))
 }
 
-func (a *addresses) RemoveShard(uint64) {
+func (a *addresses) RemoveShard(shard uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	clear(a.known)
+	maps.DeleteFunc(a.known, func(key raftio.NodeInfo, _ string) bool { return key.ShardID == shard })
 }
 
 // Resolve returns the engine's name of the address and of the queue to it.
-func (a *addresses) Resolve(_, replica uint64) (address, queue string, err error) {
+func (a *addresses) Resolve(shard, replica uint64) (address, queue string, err error) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	name, ok := a.known[replica]
+	name, ok := a.known[raftio.GetNodeInfo(shard, replica)]
 	if !ok {
 		return "", "", fmt.Errorf("quorumlock: replica %d is unknown", replica)
 	}

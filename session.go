@@ -97,8 +97,9 @@ func WithOwner(name string) SessionOption {
 
 // MaxWaits sets how many places in lines the session may have at once: with more,
 // Acquire returns ErrQueueFull at once. A wait for several names has a place in
-// the line of each, and is refused if they would be too many. Default, and for a
-// negative number: any number.
+// the line of each, and is refused if they would be too many. With several groups
+// (Options.Groups) it counts in each of them. Default, and for a negative number: any
+// number.
 func MaxWaits(places int) SessionOption {
 	return func(o *sessionOptions) { o.maxWaits = places }
 }
@@ -297,7 +298,10 @@ func (n *Node) endSession(s *Session, cause error) {
 // another group, is not closed: its holders had no chance to be done, and LockDelay is
 // for that. Nor had those of a remote one.
 func (p *part) farewell(cause error) wire.Command {
-	if p.remote || errors.Is(cause, ErrSessionExpired) || errors.Is(cause, ErrRevoked) {
+	if r := (*RevokedError)(nil); errors.As(cause, &r) {
+		return wire.Command{Op: wire.Evict, More: &wire.More{Who: p.id, By: r.By, Reason: r.Reason}}
+	}
+	if p.remote || errors.Is(cause, ErrSessionExpired) {
 		for _, h := range p.claims {
 			if m := h.more.Load(); m != nil && m.delay+m.minHold > 0 {
 				return wire.Command{Op: wire.Evict, More: &wire.More{Who: p.id}}

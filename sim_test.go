@@ -32,6 +32,9 @@ type sim struct {
 	faults   simFaults
 	strays   sync.WaitGroup // late proposals that will be committed by themselves
 
+	others []*sim // of the other groups, if there are several: each has a log and a leader of its own
+	first  uint64 // the replica that leads first
+
 	led       func(r *simReplica)                   // if set, is told before a replica is that it leads a new term; s.mu is held
 	asked     func(r *simReplica, entry []byte)     // if set, is told of every proposal that a node makes
 	committed func(entry []byte)                    // if set, is told of every entry that the log gets; s.mu is held
@@ -87,7 +90,7 @@ type simReplica struct {
 	sim      *sim
 	id       uint64
 	m        stateMachine
-	ev       engineEvents
+	onLeader func(leader, term uint64)
 	epoch    uint64
 	level    byte // that it speaks
 	applied  int  // how many entries
@@ -155,23 +158,67 @@ func (s *sim) openAll(t testing.TB) map[uint64]*Node {
 }
 
 func (s *sim) opener(o Options, m []stateMachine, ev engineEvents) (engineHost, identity, error) {
+	if o.backupErr != nil {
+		return nil, identity{}, o.backupErr
+	}
+	var host simHost
+	for i, own := range s.all(len(m)) {
+		host = append(host, own.openReplica(o.ReplicaID, o.level, m[i], func(leader, term uint64) { ev.leader(i, leader, term) }))
+	}
+	id := identity{epoch: host[0].epoch}
+	if o.backup != nil {
+		id.backup = o.backup.info.Sum
+	}
+	return host, id, nil
+}
+
+// all returns the simulations of all groups, which are so many.
+func (s *sim) all(groups int) []*sim {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.others) < groups-1 {
+		own := newSim(s.seed+uint64(len(s.others))+1, len(s.replicas))
+		own.first, own.faults = uint64((len(s.others)+1)%len(s.replicas)), s.faults
+		s.others = append(s.others, own)
+	}
+	return append([]*sim{s}, s.others...)
+}
+
+// each does something to the simulations of all groups.
+func (s *sim) each(f func(*sim)) {
+	for _, own := range s.all(1) {
+		f(own)
+	}
+}
+
+// A simHost has a replica's part in each group.
+type simHost []*simReplica
+
+func (h simHost) group(i int) engine { return h[i] }
+
+func (simHost) unreachable() map[uint64]error { return nil }
+
+func (h simHost) close() error {
+	for _, r := range h {
+		r.close()
+	}
+	return nil
+}
+
+func (s *sim) openReplica(id uint64, level byte, m stateMachine, leader func(leader, term uint64)) *simReplica {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// A life of its own: calls of the former one may still be under way.
-	former := s.replicas[o.ReplicaID]
+	former := s.replicas[id]
 	r := &simReplica{
-		sim: s, id: former.id, m: m[0], ev: ev, epoch: former.epoch + 1, level: o.level,
+		sim: s, id: former.id, m: m, onLeader: leader, epoch: former.epoch + 1, level: level,
 		cut: former.cut, mute: former.mute, paused: former.paused, closed: make(chan struct{}),
 	}
 	s.replicas[r.id] = r
 	r.applier.Add(1)
 	go r.applyLoop(r.closed)
 	s.elect()
-	id := identity{epoch: r.epoch}
-	if o.backup != nil {
-		id.backup = o.backup.info.Sum
-	}
-	return r, id, o.backupErr
+	return r
 }
 
 // change announces a change. s.mu is held.
@@ -179,8 +226,6 @@ func (s *sim) change() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
-
-func (r *simReplica) group(int) engine { return r }
 
 func (r *simReplica) connected() bool { return !r.down && !r.cut }
 
@@ -211,7 +256,9 @@ func (s *sim) elect() {
 
 // newLeader lets another replica lead than except. s.mu is held.
 func (s *sim) newLeader(except uint64) {
-	for id := uint64(1); id <= uint64(len(s.replicas)); id++ {
+	n := uint64(len(s.replicas))
+	for i := range n {
+		id := (s.first+i)%n + 1
 		if id != except && s.replicas[id].connected() {
 			s.leader = id
 			break
@@ -251,12 +298,17 @@ func (s *sim) tell() {
 				r.term = s.term
 				s.led(r)
 			}
-			r.ev.leader(0, s.leader, s.term)
+			r.onLeader(s.leader, s.term)
 		}
 	}
 }
 
-// alter changes the simulation.
+// alterAll changes the simulations of all groups in the same way.
+func (s *sim) alterAll(f func(s *sim)) {
+	s.each(func(s *sim) { s.alter(func() { f(s) }) })
+}
+
+// alter changes the simulation of one group.
 func (s *sim) alter(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -272,7 +324,7 @@ func (s *sim) length() int {
 }
 
 func (s *sim) cut(ids ...uint64) {
-	s.alter(func() {
+	s.alterAll(func(s *sim) {
 		for _, id := range ids {
 			s.replicas[id].cut = true
 		}
@@ -280,7 +332,7 @@ func (s *sim) cut(ids ...uint64) {
 }
 
 func (s *sim) heal() {
-	s.alter(func() {
+	s.alterAll(func(s *sim) {
 		for _, r := range s.replicas {
 			r.cut, r.mute, r.paused = false, false, false
 		}
@@ -288,11 +340,11 @@ func (s *sim) heal() {
 }
 
 func (s *sim) pause(id uint64, paused bool) {
-	s.alter(func() { s.replicas[id].paused = paused })
+	s.alterAll(func(s *sim) { s.replicas[id].paused = paused })
 }
 
 func (s *sim) mute(id uint64, mute bool) {
-	s.alter(func() { s.replicas[id].mute = mute })
+	s.alterAll(func(s *sim) { s.replicas[id].mute = mute })
 }
 
 // forget lets go of the entries, once every replica has applied them. No replica may
@@ -483,8 +535,6 @@ func (r *simReplica) members() map[uint64]string {
 	return members
 }
 
-func (r *simReplica) unreachable() map[uint64]error { return nil }
-
 func (r *simReplica) membership(ctx context.Context) ([]Member, error) {
 	if err := r.barrier(ctx); err != nil {
 		return nil, err
@@ -496,7 +546,8 @@ func (r *simReplica) membership(ctx context.Context) ([]Member, error) {
 	return all, nil
 }
 
-func (r *simReplica) levels() map[uint64]byte {
+func (h simHost) levels() map[uint64]byte {
+	r := h[0]
 	r.sim.mu.Lock()
 	defer r.sim.mu.Unlock()
 	levels := make(map[uint64]byte)
@@ -508,13 +559,12 @@ func (r *simReplica) levels() map[uint64]byte {
 	return levels
 }
 
-func (r *simReplica) close() error {
+func (r *simReplica) close() {
 	r.sim.alter(func() {
 		r.down = true
 		close(r.closed)
 	})
 	r.applier.Wait()
-	return nil
 }
 
 // applyLoop applies the log as it grows, a few entries at a time, now and then by a

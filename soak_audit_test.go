@@ -40,6 +40,61 @@ type auditor struct {
 	leads map[uint64]time.Time // since when a replica has led, by its own clock
 }
 
+// audits are the auditors of all groups.
+type audits []*auditor
+
+func (as audits) of(name string) *auditor { return as[groupOf(name, len(as))] }
+
+// each shows every part of a hold to the auditor of its group.
+func (as audits) each(h *Hold, f func(a *auditor, h *Hold)) {
+	parts := h.parts()
+	if parts == nil {
+		parts = []*Hold{h}
+	}
+	for _, p := range parts {
+		f(as[p.part.g.index], p)
+	}
+}
+
+func (as audits) now() (from []int) {
+	for _, a := range as {
+		from = append(from, a.now())
+	}
+	return from
+}
+
+func (as audits) seen(name string, from []int, what string, is func(text string) bool) {
+	as.of(name).seen(name, from[groupOf(name, len(as))], what, is)
+}
+
+func (as audits) forcing(h *Hold, id sessions.ID) {
+	for _, a := range as {
+		a.forcing(h, id)
+	}
+}
+
+func (as audits) object(format string, args ...any) { as[0].object(format, args...) }
+
+func (as audits) handed(h *Hold, shared bool) {
+	as.each(h, func(a *auditor, h *Hold) { a.handed(h, shared) })
+}
+
+func (as audits) mayShare(h *Hold) { as.each(h, (*auditor).mayShare) }
+func (as audits) freed(h *Hold)    { as.each(h, (*auditor).freed) }
+
+func (as audits) held(h *Hold, from []int) {
+	as.each(h, func(a *auditor, h *Hold) { a.held(h, from[h.part.g.index]) })
+}
+
+func (as audits) verdict() error {
+	for i, a := range as {
+		if err := a.verdict(); err != nil {
+			return fmt.Errorf("group %d of %d: %w", i, len(as), err)
+		}
+	}
+	return nil
+}
+
 // A grantSeen is how an acquisition fared in the log.
 type grantSeen struct {
 	tokens    map[string]fencing.Token

@@ -14,7 +14,8 @@ import (
 type script struct {
 	Seed     uint64 `json:"seed"`
 	Replicas int    `json:"replicas"`
-	Rates    []int  `json:"rates"` // of their clocks, in thousandths
+	Groups   int    `json:"groups,omitempty"` // 0 stands for 1
+	Rates    []int  `json:"rates"`            // of their clocks, in thousandths
 	steps    []step
 }
 
@@ -96,6 +97,9 @@ const longest = 15_000
 func newScript(seed uint64) *script {
 	w := &writer{script: &script{Seed: seed}, rng: rand.New(rand.NewPCG(seed, 0)), down: map[uint64]bool{}}
 	w.Replicas = 3 + w.rng.IntN(5)
+	if w.Seed%3 == 0 {
+		w.Groups = 3
+	}
 	w.base = 500 + w.rng.IntN(2000*7/8-500)
 	for range w.Replicas {
 		w.Rates = append(w.Rates, w.rate())

@@ -20,7 +20,7 @@ import (
 type stage struct {
 	*script
 	sim     *sim
-	audit   *auditor
+	audit   audits
 	clocks  map[uint64]*simClock
 	clients sync.WaitGroup
 
@@ -35,11 +35,15 @@ type stage struct {
 // play plays a script in a bubble of its own, and returns what promise was broken.
 func play(t *testing.T, s *script) (done map[string]int, broken error) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &stage{script: s, sim: newSim(s.Seed, s.Replicas), audit: newAuditor(), clocks: map[uint64]*simClock{},
+		p := &stage{script: s, sim: newSim(s.Seed, s.Replicas), clocks: map[uint64]*simClock{},
 			nodes: map[uint64]*Node{}, sessions: map[int]*Session{}, holds: map[int]*Hold{}, claimed: map[int64]bool{}, done: map[string]int{}}
-		p.sim.committed, p.sim.reached, p.sim.donor = p.audit.commit, p.audit.reached, p.audit.donor
-		p.sim.led = func(r *simReplica) { p.audit.led(r.id, p.clocks[r.id].Now()) }
-		p.sim.asked = func(r *simReplica, entry []byte) { p.audit.asked(r.id, p.clocks[r.id].Now(), entry) }
+		for _, own := range p.sim.all(max(s.Groups, 1)) {
+			a := newAuditor()
+			p.audit = append(p.audit, a)
+			own.committed, own.reached, own.donor = a.commit, a.reached, a.donor
+			own.led = func(r *simReplica) { a.led(r.id, p.clocks[r.id].Now()) }
+			own.asked = func(r *simReplica, entry []byte) { a.asked(r.id, p.clocks[r.id].Now(), entry) }
+		}
 		for id := uint64(1); id <= uint64(s.Replicas); id++ {
 			p.clocks[id] = newSimClock(s.Rates[id-1])
 		}
@@ -67,6 +71,7 @@ func (p *stage) start(t *testing.T, id uint64) {
 	o := p.sim.options(id)
 	brisk(&o)
 	o.clock, o.trust = p.clocks[id], p.clocks[id].trust
+	o.Groups = len(p.audit)
 	n := p.sim.open(t, o)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,7 +94,7 @@ func (p *stage) close() {
 		p.crash(id)
 	}
 	p.clients.Wait()
-	p.sim.strays.Wait()
+	p.sim.each(func(s *sim) { s.strays.Wait() })
 }
 
 func (p *stage) node(id uint64) *Node {
@@ -128,6 +133,8 @@ func (p *stage) fault(t *testing.T, x step) bool {
 	s, c, r := p.sim, p.clocks[x.On], x.On
 	switch x.Do {
 	case "lead":
+		all := s.all(1)
+		s := all[x.At%len(all)]
 		s.alter(func() {
 			if s.replicas[r].connected() && s.leader != r {
 				s.lead(r)
@@ -141,14 +148,14 @@ func (p *stage) fault(t *testing.T, x step) bool {
 		s.pause(r, true)
 	case "freeze":
 		c.freeze()
-		s.alter(func() { s.replicas[r].cut, s.replicas[r].paused = true, true })
+		s.alterAll(func(s *sim) { s.replicas[r].cut, s.replicas[r].paused = true, true })
 	case "thaw":
 		// It acts before it hears what became of the others.
 		c.thaw()
 		time.Sleep(time.Duration(p.sim.dice(uint64(x.At), r).IntN(int(5 * time.Millisecond))))
 		fallthrough
 	case "join":
-		s.alter(func() { s.replicas[r].cut, s.replicas[r].mute, s.replicas[r].paused = false, false, false })
+		s.alterAll(func(s *sim) { s.replicas[r].cut, s.replicas[r].mute, s.replicas[r].paused = false, false, false })
 	case "crash":
 		p.crash(r)
 	case "start":
@@ -163,7 +170,7 @@ func (p *stage) fault(t *testing.T, x step) bool {
 		c.set(func() { c.wall = ms(x.N) })
 	case "weather":
 		part := func(percent int) float64 { return float64(percent) / 100 }
-		s.alter(func() {
+		s.alterAll(func(s *sim) {
 			s.faults = simFaults{drop: part(x.Drop), duplicate: part(x.Twice), late: part(x.Late), snapshot: part(x.Skip),
 				delay: ms(x.Delay), stray: 5 * time.Second}
 		})
@@ -385,7 +392,7 @@ func (p *stage) expected(ctx context.Context, err error) {
 
 // end heals everything, ends what clients still have, and looks for what is left.
 func (p *stage) end(t *testing.T) error {
-	p.sim.alter(func() { p.sim.faults = simFaults{} })
+	p.sim.alterAll(func(s *sim) { s.faults = simFaults{} })
 	for id, c := range p.clocks {
 		c.thaw()
 		if p.node(id) == nil {
@@ -394,7 +401,7 @@ func (p *stage) end(t *testing.T) error {
 	}
 	p.sim.heal()
 	p.clients.Wait()
-	p.sim.strays.Wait()
+	p.sim.each(func(s *sim) { s.strays.Wait() })
 	if err := p.audit.verdict(); err != nil {
 		return err
 	}
@@ -410,7 +417,7 @@ func (p *stage) end(t *testing.T) error {
 			return fmt.Errorf("at the end: close %s: %w", s.ID(), err)
 		}
 	}
-	p.sim.moveLeader()
+	p.sim.each((*sim).moveLeader)
 	if err := judgedBy("at the end", func() { goesOn(judgeT{}, p.nodes) }); err != nil {
 		return err
 	}

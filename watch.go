@@ -60,7 +60,9 @@ type Event struct {
 
 // Watch yields every change of the locks whose names begin with prefix, in the
 // order of the log, as this node's own replica applies it; an empty prefix stands
-// for all.
+// for all. With several groups (Options.Groups) there are as many logs: the changes of
+// one name come in their order, and so do all of names of one group; those of
+// different groups come in no particular one.
 //
 // It starts with a picture: events of kind EventPicture show the locks that are in
 // use, a few at a time, each followed by its changes; EventSynced says that all were
@@ -77,10 +79,12 @@ func (n *Node) Watch(ctx context.Context, prefix string) iter.Seq2[*Event, error
 			yield(nil, err)
 			return
 		}
-		g := n.groups[0]
-		g.watched(+1)
-		defer g.watched(-1)
-		w := watcher{g: g, n: n, prefix: prefix, yield: yield}
+		w := watcher{n: n, prefix: prefix, yield: yield}
+		for _, g := range n.groups {
+			g.watched(+1)
+			defer g.watched(-1)
+			w.readers = append(w.readers, logReader{g: g})
+		}
 		w.restart()
 		for w.step(ctx) {
 		}
@@ -105,26 +109,39 @@ const (
 	promptReads = 64
 )
 
-// A watcher is one reader of the changes. It reads them in its caller's goroutine.
+// A watcher is one who watches. It reads the changes in its caller's goroutine.
 type watcher struct {
-	g      *group
-	n      *Node
-	prefix string
-	yield  func(*Event, error) bool
-	next   uint64    // the change to be read next
-	page   int       // the page of the table to be shown next; pages once all were
-	read   time.Time // when it read last
-	hasty  int       // how many reads were less than a pace after the one before
+	n       *Node
+	prefix  string
+	yield   func(*Event, error) bool
+	readers []logReader // of all groups
+	shown   int         // how many groups were shown whole
+	read    time.Time   // when it read last
+	hasty   int         // how many reads were less than a pace after the one before
 }
 
-func (w *watcher) restart() { w.page, w.next = 0, w.g.changes.end() }
+// A logReader reads the changes of one group.
+type logReader struct {
+	g    *group
+	next uint64 // the change to be read next
+	page int    // the page of the table to be shown next; pages once all were
+}
+
+func (w *watcher) restart() {
+	w.shown = 0
+	for i := range w.readers {
+		r := &w.readers[i]
+		r.page, r.next = 0, r.g.changes.end()
+	}
+}
 
 // step shows a page, or the changes of those that were shown, and reports whether
 // it goes on.
 func (w *watcher) step(ctx context.Context) bool {
 	var more <-chan struct{} = alreadyClosed
-	if w.page == pages {
-		more = w.g.changes.after(w.next)
+	showing := w.shown < len(w.readers)
+	if !showing {
+		more = w.news()
 	}
 	select {
 	case <-more:
@@ -136,12 +153,38 @@ func (w *watcher) step(ctx context.Context) bool {
 		return w.last(w.n.err())
 	case ctx.Err() != nil:
 		return w.last(ctx.Err())
-	case w.page < pages:
-		return w.show()
+	case showing:
+		return w.show(&w.readers[w.shown])
 	}
 	w.gather(ctx)
-	goesOn, _ := w.catchUp(w.g.changes.end())
+	goesOn, _ := w.follow()
 	return goesOn
+}
+
+// news returns a channel that is closed once there is a change to be read.
+func (w *watcher) news() <-chan struct{} {
+	behind := func() bool {
+		return slices.ContainsFunc(w.readers, func(r logReader) bool { return r.next < r.g.changes.end() })
+	}
+	if behind() {
+		return alreadyClosed
+	}
+	rung := w.n.bell.hear()
+	if behind() {
+		return alreadyClosed
+	}
+	return rung
+}
+
+// follow tells what changed in the groups that were shown whole.
+func (w *watcher) follow() (goesOn, whole bool) {
+	for i := range w.readers[:w.shown] {
+		r := &w.readers[i]
+		if goesOn, whole := w.catchUp(r, r.g.changes.end()); !goesOn || !whole {
+			return goesOn, whole
+		}
+	}
+	return true, true
 }
 
 // gather lets changes gather when they come in a stream.
@@ -166,43 +209,48 @@ func (w *watcher) last(err error) bool {
 
 // show reads a page of the table. What changed on it before is in it, and what
 // changed on earlier pages is told first.
-func (w *watcher) show() bool {
+func (w *watcher) show(r *logReader) bool {
+	if goesOn, whole := w.follow(); !goesOn || !whole {
+		return goesOn
+	}
 	var locks []LockInfo
 	var end uint64
-	w.g.machine.read(func(f *lockFSM) {
-		end = w.g.changes.end() // no entry is applied meanwhile
-		for _, name := range f.table.lineNames(w.page) {
+	r.g.machine.read(func(f *lockFSM) {
+		end = r.g.changes.end() // no entry is applied meanwhile
+		for _, name := range f.table.lineNames(r.page) {
 			if strings.HasPrefix(name, w.prefix) {
-				locks = append(locks, w.g.describe(f, f.table.line(name)))
+				locks = append(locks, r.g.describe(f, f.table.line(name)))
 			}
 		}
 	})
-	if goesOn, whole := w.catchUp(end); !goesOn || !whole {
+	if goesOn, whole := w.catchUp(r, end); !goesOn || !whole {
 		return goesOn
 	}
-	w.page++
+	if r.page++; r.page == pages {
+		w.shown++
+	}
 	if len(locks) > 0 {
 		slices.SortFunc(locks, func(a, b LockInfo) int { return strings.Compare(a.Name, b.Name) })
 		if !w.yield(&Event{Kind: EventPicture, Locks: locks}, nil) {
 			return false
 		}
 	}
-	return w.page < pages || w.yield(&Event{Kind: EventSynced}, nil)
+	return w.shown < len(w.readers) || w.yield(&Event{Kind: EventSynced}, nil)
 }
 
-// catchUp tells the changes before end on the pages that were shown. If some of
+// catchUp tells a group's changes before end on the pages that were shown. If some of
 // them are kept no more, the picture is not whole, and begins anew.
-func (w *watcher) catchUp(end uint64) (goesOn, whole bool) {
-	for w.next < end {
-		events, onPages, missed := w.g.changes.read(w.next, end, w.g.nameOwners)
+func (w *watcher) catchUp(r *logReader, end uint64) (goesOn, whole bool) {
+	for r.next < end {
+		events, onPages, missed := r.g.changes.read(r.next, end, r.g.nameOwners)
 		if missed {
 			w.restart()
 			return w.yield(&Event{Kind: EventMissed}, nil), false
 		}
-		w.next += uint64(len(events))
+		r.next += uint64(len(events))
 		for i := range events {
 			e := &events[i]
-			if int(onPages[i]) < w.page && strings.HasPrefix(e.Name, w.prefix) && !w.yield(e, nil) {
+			if int(onPages[i]) < r.page && strings.HasPrefix(e.Name, w.prefix) && !w.yield(e, nil) {
 				return false, true
 			}
 		}

@@ -97,7 +97,7 @@ func later(a, b time.Time) time.Time {
 func watchOn(ctx context.Context, n *Node, ready *sync.WaitGroup, changes int, missed *atomic.Int64) {
 	n.groups[0].watched(+1)
 	defer n.groups[0].watched(-1)
-	w := watcher{n: n, yield: func(e *Event, err error) bool {
+	w := watcher{n: n, readers: []logReader{{g: n.groups[0]}}, yield: func(e *Event, err error) bool {
 		if e.Kind == EventMissed {
 			missed.Add(1)
 			return false
@@ -106,7 +106,7 @@ func watchOn(ctx context.Context, n *Node, ready *sync.WaitGroup, changes int, m
 		return err == nil && changes > 0
 	}}
 	w.restart()
-	w.page = pages
+	w.readers[0].page, w.shown = pages, 1
 	ready.Done()
 	for w.step(ctx) {
 	}

@@ -52,6 +52,7 @@ var jobs = []job{
 	{countedJob, (*bench).counted, true},
 	{severalJob, (*bench).several, true},
 	{overloadJob, (*bench).overload, true},
+	{groupsJob, (*bench).groups, false},
 	{memoryJob, (*bench).memory, false},
 	{processesJob, (*bench).processes, false},
 	{piecesJob, (*bench).runPieces, false},
@@ -96,7 +97,7 @@ func (b *bench) startSystems(ctx context.Context) {
 	all := make(chan started, len(b.systems))
 	for _, name := range b.systems {
 		go func() {
-			c, err := b.launch(ctx, name, name)
+			c, err := b.launch(ctx, name, name, order{})
 			all <- started{name, c, err}
 		}()
 	}
@@ -113,8 +114,9 @@ func (b *bench) startSystems(ctx context.Context) {
 // aboutMu guards about while systems start at once.
 var aboutMu sync.Mutex
 
-// launch starts a system in a process of its own, with its data under that name.
-func (b *bench) launch(ctx context.Context, system, name string) (*child, error) {
+// launch starts a system in a process of its own, as o says, with its data under that
+// name.
+func (b *bench) launch(ctx context.Context, system, name string, o order) (*child, error) {
 	dir := filepath.Join(b.dir, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -127,7 +129,8 @@ func (b *bench) launch(ctx context.Context, system, name string) (*child, error)
 	if err != nil {
 		return nil, err
 	}
-	r, err := c.ask(ctx, order{Do: "start", System: system, Dir: dir})
+	o.Do, o.System, o.Dir = "start", system, dir
+	r, err := c.ask(ctx, o)
 	if err != nil {
 		c.end()
 		return nil, err

@@ -28,6 +28,7 @@ type order struct {
 	Name    string            `json:",omitempty"`
 	Callers int               `json:",omitempty"`
 	Locks   int               `json:",omitempty"`
+	Groups  int               `json:",omitempty"`
 	Warm    time.Duration     `json:",omitempty"`
 	For     time.Duration     `json:",omitempty"`
 	TTL     time.Duration     `json:",omitempty"`

@@ -17,7 +17,7 @@ func (b *bench) memory(ctx context.Context) {
 	if !b.has(quorumlockName) {
 		return
 	}
-	c, err := b.launch(ctx, quorumlockName, "memory")
+	c, err := b.launch(ctx, quorumlockName, "memory", order{})
 	if err != nil {
 		b.miss(memoryJob, quorumlockName, err)
 		return

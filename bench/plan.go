@@ -21,7 +21,9 @@ type plan struct {
 	locks       []int // held, in growing order
 	share       int   // locks that one replica of five processes holds
 	idle        time.Duration
-	deaths      int // of leaders, and as many of holders
+	groups      []int // Raft groups
+	idleGroups  []int // more of them, whose cost is the point
+	deaths      int   // of leaders, and as many of holders
 	applies     string
 	watched     string // how many pairs are applied while some watch
 	once        string // how often the benchmarks of snapshots are run
@@ -34,7 +36,7 @@ func fullPlan() plan {
 	return plan{
 		limit: 30 * time.Minute, rounds: 3, kindRounds: 3, kindCallers: 512, callers: []int{1, 64, 512, 2000, 8000},
 		turn: 3 * time.Second, lone: 3 * time.Second, floor: time.Second, overload: 5 * time.Second,
-		locks: []int{100_000, wantLocks}, share: 100_000, idle: 10 * time.Second, deaths: 20,
+		locks: []int{100_000, wantLocks}, share: 100_000, idle: 10 * time.Second, groups: []int{1, 2, 4}, idleGroups: []int{16, 64}, deaths: 20,
 		applies: "2s", watched: "1000000x", once: "3x",
 	}
 }
@@ -45,7 +47,7 @@ func shortPlan() plan {
 	return plan{
 		short: true, limit: 58 * time.Second, rounds: 2, kindRounds: 1, kindCallers: 512, callers: []int{512, 2000},
 		turn: 400 * time.Millisecond, lone: 250 * time.Millisecond, floor: 150 * time.Millisecond, overload: 900 * time.Millisecond,
-		locks: []int{100_000}, share: 50_000, idle: 1200 * time.Millisecond, deaths: 1,
+		locks: []int{100_000}, share: 50_000, idle: 1200 * time.Millisecond, groups: []int{1, 4}, deaths: 1,
 		applies: "200000x", watched: "100000x", once: "1x",
 	}
 }

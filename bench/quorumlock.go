@@ -17,7 +17,7 @@ type quorumlockSystem struct {
 	nodes []*quorumlock.Node
 }
 
-func startQuorumlock(ctx context.Context, dir string) (*quorumlockSystem, error) {
+func startQuorumlock(ctx context.Context, dir string, groups int) (*quorumlockSystem, error) {
 	runtime.GOMAXPROCS(procs())
 	members, err := founders(replicas)
 	if err != nil {
@@ -25,7 +25,7 @@ func startQuorumlock(ctx context.Context, dir string) (*quorumlockSystem, error)
 	}
 	s := &quorumlockSystem{}
 	for id := range uint64(replicas) {
-		n, err := openNode(dir, id+1, members)
+		n, err := openNode(dir, id+1, members, groups)
 		if err != nil {
 			return nil, err
 		}
@@ -39,13 +39,14 @@ func startQuorumlock(ctx context.Context, dir string) (*quorumlockSystem, error)
 	return s, nil
 }
 
-func openNode(dir string, id uint64, members map[uint64]string) (*quorumlock.Node, error) {
+func openNode(dir string, id uint64, members map[uint64]string, groups int) (*quorumlock.Node, error) {
 	return quorumlock.Open(quorumlock.Options{
 		ReplicaID: id,
 		Address:   members[id],
 		Members:   members,
 		Dir:       filepath.Join(dir, fmt.Sprint(id)),
 		Cluster:   "bench",
+		Groups:    groups,
 	})
 }
 

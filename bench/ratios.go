@@ -31,6 +31,7 @@ func (rs *rows) figures() (fs []figure) {
 	fs = append(fs, rs.latencyFigures()...)
 	fs = append(fs, rs.contendedFigures()...)
 	fs = append(fs, rs.kindFigures()...)
+	fs = append(fs, rs.groupFigures()...)
 	fs = append(fs, rs.overloadFigures()...)
 	fs = append(fs, rs.memoryFigures()...)
 	fs = append(fs, rs.pieceFigures()...)

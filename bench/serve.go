@@ -65,7 +65,7 @@ func (h *host) do(ctx context.Context, o order, r *reply) error {
 	}
 	r.Values = make(map[string]float64)
 	if o.Do == "start" {
-		sys, err := startSystem(ctx, o.System, o.Dir)
+		sys, err := startSystem(ctx, o.System, o.Dir, o.Groups)
 		if err == nil {
 			h.sys, r.Text = sys, sys.about()
 		}
@@ -95,6 +95,7 @@ var systemOrders = map[string]func(ctx context.Context, s system, o order, value
 	"overload":  overloadTurn,
 	"fill":      fillTurn,
 	"heap":      heapTurn,
+	"rest":      restTurn,
 }
 
 func profile(path string) (stop func(), err error) {

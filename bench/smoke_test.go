@@ -27,12 +27,12 @@ func tiny(t *testing.T, systems []string, jobs ...string) *bench {
 }
 
 func TestSmoke(t *testing.T) {
-	b := tiny(t, []string{quorumlockName}, pairsJob, latencyJob, contendedJob, sharedJob, countedJob, severalJob, memoryJob)
+	b := tiny(t, []string{quorumlockName}, pairsJob, latencyJob, contendedJob, sharedJob, countedJob, severalJob, groupsJob, memoryJob)
 	b.run(t.Context())
 	require.Empty(t, b.missing)
 	require.Empty(t, b.running, "every child is ended")
 	for job, value := range map[string]string{
-		sharedJob: "pairs_per_s", countedJob: "pairs_per_s", severalJob: "pairs_per_s",
+		sharedJob: "pairs_per_s", countedJob: "pairs_per_s", severalJob: "pairs_per_s", groupsJob: "idle_heap_mb",
 		pairsJob: "pairs_per_s", latencyJob: "p50_ms", contendedJob: "entries_per_handoff", memoryJob: "bytes_per_lock",
 	} {
 		found := b.rows.of(job)

@@ -53,12 +53,12 @@ type locker interface {
 }
 
 // startSystem starts a system and returns when it grants locks.
-func startSystem(ctx context.Context, name, dir string) (system, error) {
+func startSystem(ctx context.Context, name, dir string, groups int) (system, error) {
 	const limit = 30 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if name == quorumlockName {
-		return startQuorumlock(ctx, dir)
+		return startQuorumlock(ctx, dir, groups)
 	}
 	if start := peers[name]; start != nil {
 		return start(ctx, name, dir)

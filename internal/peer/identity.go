@@ -33,6 +33,7 @@ type Identity struct {
 	Life     uint64  // drawn at random each time, since an old copy counts on from where it was
 	Address  string  // where it is dialled
 	Level    byte    // the highest feature level that its process speaks; 0 before there were any
+	Groups   int     // Raft groups that the cluster was founded with; 0 stands for 1
 }
 
 // hello is the greeting of either side: who it is, whom it wants to talk to,
@@ -68,6 +69,8 @@ const (
 	// CodeCertificate: the other's TLS certificate is not that of the replica
 	// which it says it is.
 	CodeCertificate
+	// CodeGroups: the other was founded with another number of groups.
+	CodeGroups
 )
 
 // A Refusal is the answer of a replica that will not talk to another. It is an
@@ -99,9 +102,12 @@ func (h *hello) encode() []byte {
 		b = binary.BigEndian.AppendUint64(b, s.replica)
 		b = append(b, s.storage[:]...)
 	}
-	b = append(b, h.Level)
-	return b
+	b = binary.BigEndian.AppendUint16(b, uint16(h.groups()))
+	return append(b, h.Level)
 }
+
+// groups is how many groups there are: one where none was said.
+func (i *Identity) groups() int { return max(i.Groups, 1) }
 
 // decodeHello reads a greeting. Bytes behind the known fields are a newer
 // version's additions, and ignored. The protocol version comes back even when
@@ -130,7 +136,10 @@ func decodeHello(b []byte) (h hello, version uint16, err error) {
 		copy(s.storage[:], r.bytes(16))
 		h.roster = append(h.roster, s)
 	}
-	if !r.bad && len(r.b) > 0 { // not in the greeting of an older version
+	if len(r.b) > 0 { // a version that knew one group only did not say so
+		h.Groups = int(r.uint16())
+	}
+	if len(r.b) > 0 { // nor its level
 		h.Level = r.bytes(1)[0]
 	}
 	if r.bad || h.Replica == 0 || h.Storage == (Storage{}) {

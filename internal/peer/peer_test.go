@@ -656,13 +656,17 @@ func TestLevels(t *testing.T) {
 
 // A greeting from before there were levels has nothing behind the roster.
 func TestGreetingWithoutALevel(t *testing.T) {
-	h := hello{Identity: Identity{Cluster: "c", Replica: 3, Storage: Storage{1}, Address: "a:1", Level: 9}, to: 4}
+	h := hello{Identity: Identity{Cluster: "c", Replica: 3, Storage: Storage{1}, Address: "a:1", Groups: 2, Level: 9}, to: 4}
 	b := h.encode()
 	got, _, err := decodeHello(b)
 	require.NoError(t, err)
 	require.Equal(t, h, got)
 	h.Level = 0
 	got, _, err = decodeHello(b[:len(b)-1])
+	require.NoError(t, err)
+	require.Equal(t, h, got)
+	h.Groups = 0
+	got, _, err = decodeHello(b[:len(b)-3])
 	require.NoError(t, err)
 	require.Equal(t, h, got)
 	got, _, err = decodeHello(append(b, "of a newer version"...))

@@ -280,6 +280,8 @@ func (t *Transport) examine(conn net.Conn, payload []byte, dialled uint64) (hell
 		return h, refuse(CodeReplica, "replica %d answered in place of %d", h.Replica, dialled)
 	case h.Founders != 0 && self.Founders != 0 && h.Founders != self.Founders:
 		return h, refuse(CodeMembers, "it was founded with other members than replica %d, or from another backup", h.Replica)
+	case h.groups() != self.groups():
+		return h, refuse(CodeGroups, "it was founded with %d groups, and replica %d with %d", self.groups(), h.Replica, h.groups())
 	}
 	// Before anything is noted under the id that the other claims.
 	if err := t.vouch(conn, h.Replica); err != nil {
