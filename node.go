@@ -53,6 +53,7 @@ type Node struct {
 	answers               []chan struct{} // empty, of calls that have had their answer
 	lastSession, lastHold uint64          // the last numbers given out
 	stats                 *stats          // nil while nobody has asked for them
+	quotas                *quotas         // nil if there are none
 }
 
 // Open starts this replica and returns at once: the node is there, and its calls
@@ -90,6 +91,7 @@ func open(opts Options, openEngine opener) (*Node, error) {
 		led:      make(chan struct{}, 1),
 		resting:  window,
 	}
+	n.quotas = newQuotas(n, opts.Quotas)
 	n.ctx, n.stop = context.WithCancel(context.Background())
 	n.open, n.leave = context.WithCancel(context.Background())
 	for i := range opts.Groups {
@@ -201,7 +203,7 @@ func (n *Node) failLocked(err error) {
 // and either ErrHeld (a *HeldError that tells who has it) or, when no majority
 // answered, ErrNoQuorum. A lock that was granted at the very moment is returned.
 // Other errors match ErrName, ErrMode, ErrPermits, ErrDuration, ErrQueueFull,
-// ErrBusy, ErrSessionExpired or ErrClosed.
+// ErrBusy, ErrQuota, ErrSessionExpired or ErrClosed.
 func (n *Node) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Hold, error) {
 	return n.onOwnSession(ctx, []string{name}, true, opts)
 }

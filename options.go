@@ -121,6 +121,13 @@ type Options struct {
 	// be renewed for half of the time for which it can be trusted: its locks
 	// will be lost at until unless a renewal succeeds before.
 	OnJeopardy func(s *Session, until time.Time)
+	// Quotas bound what the callers of this process may ask for; Acquire returns
+	// ErrQuota beyond them. At most one for the same names and scope. They are this
+	// process's own: other replicas may have others. Default: none.
+	Quotas []Quota
+	// Tracer is told of every acquire of this process. Package tracing has one for
+	// OpenTelemetry. Default: none.
+	Tracer Tracer
 
 	certificates *peer.Certificates // what TLS holds, once complete; nil without TLS
 
@@ -172,6 +179,7 @@ func (o Options) complete() (Options, error) {
 	if err := checkTTL(o.SessionTTL, o.ElectionTimeout); err != nil {
 		fault("SessionTTL is %w", err)
 	}
+	o.checkQuotas(fault)
 	if err := o.loadTLS(); err != nil {
 		fault("%w", err)
 	}
@@ -213,7 +221,7 @@ func (o *Options) fillDefaults() {
 	if o.level == 0 {
 		o.level = wire.Version
 	}
-	o.Members = maps.Clone(o.Members)
+	o.Members, o.Quotas = maps.Clone(o.Members), slices.Clone(o.Quotas)
 }
 
 func (o *Options) checkMembers(fault func(string, ...any)) {

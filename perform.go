@@ -185,6 +185,7 @@ func (g *group) grant(h *Hold, name string, token fencing.Token) {
 func (g *group) hand(h *Hold, token fencing.Token) {
 	g.n.stats.leavesLine(h)
 	g.n.stats.granted(h)
+	g.n.quotas.granted(h)
 	h.token = token
 	h.tell()
 }

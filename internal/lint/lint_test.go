@@ -46,6 +46,7 @@ var mayImport = map[string][]string{
 	"adapters/...":     {".", "adapters/internal/..."},
 	"metrics":          {"."}, // only what any user has
 	"cmd/...":          {".", "dashboard/api"},
+	"tracing":          {"."}, // only what any user has
 }
 
 // mayLink says what else, beside the standard library, a package may import. What
@@ -59,6 +60,8 @@ var mayLink = map[string][]string{
 	"internal/wire":     {"github.com/vmihailenco/msgpack/v5"},
 	"internal/peer":     {"golang.org/x/sys/unix"},
 	"internal/lab":      {"github.com/lni/vfs"},
+	"tracing": {"go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace",
+		"go.opentelemetry.io/otel/trace/noop"}, // the API, and no SDK
 	"internal/raftlog": {"github.com/lni/dragonboat/v4/config", "github.com/lni/dragonboat/v4/raftio",
 		"github.com/lni/dragonboat/v4/raftpb", "github.com/lni/vfs"}, // what the engine asks of a store, and no more
 }
@@ -444,6 +447,7 @@ func TestRulesBite(t *testing.T) {
 		{"imports point one way", "newcomer/x.go", `package newcomer`, true},
 		{"leaves link little", "queue/x.go", `package queue; import _ "golang.org/x/sync/errgroup"`, true},
 		{"leaves link little", "queue/x.go", `package queue; import _ "encoding/binary"`, false},
+		{"leaves link little", "tracing/x.go", `package tracing; import _ "go.opentelemetry.io/otel/sdk/trace"`, true},
 		{"leaves link little", "internal/wire/x.go", `package wire; import _ "github.com/vmihailenco/msgpack/v5"`, false},
 		{"fencing knows no Raft", "fencing/x_test.go", `package fencing; import _ "github.com/lni/dragonboat/v4"`, true},
 		{"fencing knows no Raft", "fencing/a/b/x.go", `package b; import _ "` + module + `"`, true},
