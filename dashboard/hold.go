@@ -236,7 +236,7 @@ func (c *client) converse(granted chan grant, cancel func()) (last api.HoldAnswe
 
 func refused(err error) api.HoldAnswer {
 	again := false
-	for _, passing := range []error{quorumlock.ErrNoQuorum, quorumlock.ErrClosed, quorumlock.ErrSessionExpired, quorumlock.ErrBusy} {
+	for _, passing := range []error{quorumlock.ErrNoQuorum, quorumlock.ErrClosed, quorumlock.ErrSessionExpired, quorumlock.ErrBusy, quorumlock.ErrQuota} {
 		again = again || errors.Is(err, passing)
 	}
 	return api.HoldAnswer{State: api.HoldRefused, Held: errors.Is(err, quorumlock.ErrHeld), Again: again, Error: err.Error()}
