@@ -50,11 +50,7 @@ func (n *Node) onOwnSession(ctx context.Context, names []string, wait bool, opts
 	if err != nil {
 		return nil, err
 	}
-	s, err := n.ownSession(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("acquire %s: %w", r.what(), err)
-	}
-	return s.acquire(ctx, r, wait)
+	return n.traced(ctx, nil, r, wait)
 }
 
 func (s *Session) ask(ctx context.Context, names []string, wait bool, opts []AcquireOption) (*Hold, error) {
@@ -62,7 +58,7 @@ func (s *Session) ask(ctx context.Context, names []string, wait bool, opts []Acq
 	if err != nil {
 		return nil, err
 	}
-	return s.acquire(ctx, r, wait)
+	return s.n.traced(ctx, s, r, wait)
 }
 
 // A request is what an acquire asks for, once it was checked.
@@ -91,10 +87,16 @@ func (n *Node) checkRequest(ctx context.Context, names []string, opts []AcquireO
 	return request{name: sorted[0], names: sorted, terms: termsOf(opts)}, nil
 }
 
-// acquire takes what is asked for.
-func (s *Session) acquire(ctx context.Context, r request, wait bool) (*Hold, error) {
-	if len(r.names) > 0 && len(s.n.groups) > 1 {
-		if byGroup := s.n.split(r); len(byGroup) > 1 {
+// acquire takes what is asked for, for a session or, if that is nil, the node's own. It
+// also tells whether a claim stood in line.
+func (n *Node) acquire(ctx context.Context, s *Session, r request, wait bool) (h *Hold, queued bool, err error) {
+	if s == nil {
+		if s, err = n.ownSession(ctx); err != nil {
+			return nil, false, fmt.Errorf("acquire %s: %w", r.what(), err)
+		}
+	}
+	if len(r.names) > 0 && len(n.groups) > 1 {
+		if byGroup := n.split(r); len(byGroup) > 1 {
 			return s.acquireSet(ctx, r, byGroup, wait)
 		}
 	}
@@ -102,11 +104,11 @@ func (s *Session) acquire(ctx context.Context, r request, wait bool) (*Hold, err
 }
 
 // acquireIn claims what is asked for of one group and waits for the answer.
-func (s *Session) acquireIn(ctx context.Context, r request, wait bool) (*Hold, error) {
+func (s *Session) acquireIn(ctx context.Context, r request, wait bool) (h *Hold, queued bool, err error) {
 	n := s.n
-	h, err := n.beginClaim(s, r, wait)
+	h, err = n.beginClaim(s, r, wait)
 	if err != nil {
-		return nil, fmt.Errorf("acquire %s: %w", r.what(), err)
+		return nil, false, fmt.Errorf("acquire %s: %w", r.what(), err)
 	}
 	if ctxDone := ctx.Done(); ctxDone == nil {
 		<-h.answer
@@ -115,21 +117,22 @@ func (s *Session) acquireIn(ctx context.Context, r request, wait bool) (*Hold, e
 		case <-h.answer:
 		case <-ctxDone:
 			if !n.abandon(h) {
-				return nil, n.gaveUp(h, ctx.Err())
+				queued, err = n.gaveUp(h, ctx.Err())
+				return nil, queued, err
 			}
 			<-h.answer
 		}
 	}
-	refusal := n.answered(h)
+	queued, refusal := n.answered(h)
 	// A session may have run out at the very moment of the grant: it is not handed
 	// out then, and the session's end gives it back.
 	if err := s.Err(); err != nil {
-		return nil, fmt.Errorf("acquire %s: %w", r.what(), err)
+		return nil, queued, fmt.Errorf("acquire %s: %w", r.what(), err)
 	}
 	if refusal != nil {
-		return nil, fmt.Errorf("acquire %s: %w", r.what(), refusal)
+		return nil, queued, fmt.Errorf("acquire %s: %w", r.what(), refusal)
 	}
-	return h, nil
+	return h, queued, nil
 }
 
 func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, error) {
@@ -145,7 +148,12 @@ func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, error) {
 		n.stats.refused(RefusalBusy)
 		return nil, ErrBusy
 	}
-	h := &Hold{part: s.in(g), name: r.name, wait: wait, limit: r.terms.maxWaiters}
+	rule, err := n.quotas.admit(s, &r, wait)
+	if err != nil {
+		n.stats.refused(RefusalQuota)
+		return nil, err
+	}
+	h := &Hold{part: s.in(g), name: r.name, rule: rule, wait: wait, limit: r.terms.maxWaiters}
 	if !r.terms.plain() || len(r.names) > 0 || s.maxWaits != anyNumber {
 		h.more.Store(newHoldMore(r))
 	}
@@ -179,9 +187,9 @@ func (g *group) claimAgain(h *Hold) {
 // maxAnswers is how many channels are kept for later calls.
 const maxAnswers = 1 << 14
 
-// answered returns what a call was refused with, if it was, and keeps its channel
-// for another one.
-func (n *Node) answered(h *Hold) (refusal error) {
+// answered returns whether a call stood in line and what it was refused with, if it
+// was, and keeps its channel for another one.
+func (n *Node) answered(h *Hold) (queued bool, refusal error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if len(n.answers) < maxAnswers {
@@ -189,9 +197,9 @@ func (n *Node) answered(h *Hold) (refusal error) {
 	}
 	h.answer = nil
 	if h.token.IsZero() {
-		return h.err
+		refusal = h.err
 	}
-	return nil
+	return h.queued, refusal
 }
 
 // tell gives a call its answer. n.mu is held.
@@ -218,18 +226,18 @@ func (n *Node) abandon(h *Hold) (answered bool) {
 	return false
 }
 
-// gaveUp tells a caller whose ctx ended what it had waited for.
-func (n *Node) gaveUp(h *Hold, ctxErr error) error {
+// gaveUp tells a caller whose ctx ended what it had waited for, and whether in line.
+func (n *Node) gaveUp(h *Hold, ctxErr error) (queued bool, err error) {
 	n.mu.Lock()
-	queued := h.queued
+	queued = h.queued
 	n.mu.Unlock()
 	if !queued {
-		return fmt.Errorf("acquire %q: %w", h.name, &ctxError{ErrNoQuorum, ctxErr})
+		return false, fmt.Errorf("acquire %q: %w", h.name, &ctxError{ErrNoQuorum, ctxErr})
 	}
 	var held *HeldError
 	h.part.g.machine.read(func(f *lockFSM) { held = f.heldError(h, f.firstBusy(h)) })
 	held.ctxErr = ctxErr
-	return held
+	return true, held
 }
 
 // endClaim ends a claim for this process because its session is over. n.mu is held.
@@ -248,6 +256,7 @@ func (n *Node) endClaim(h *Hold, cause error) {
 // forgetClaim forgets a claim of which nothing is left in the cluster. n.mu is held.
 func (n *Node) forgetClaim(h *Hold) {
 	n.stats.forgotten(h)
+	n.quotas.forgotten(h)
 	delete(h.part.claims, h.seq)
 	h.forgotten = true
 	h.wake()

@@ -2,6 +2,7 @@ package quorumlock
 
 import (
 	"cmp"
+	"math/rand/v2"
 	"slices"
 )
 
@@ -11,6 +12,10 @@ const (
 	busiestNames = 128
 	// busiestHalf is after how many calls all counts are halved.
 	busiestHalf = 1 << 17
+	// busiestExact is how many calls are each counted, before one in busiestStep stands
+	// for all: it is names by the thousand that cost, and they need no exact numbers.
+	busiestExact = 1 << 13
+	busiestStep  = 8
 )
 
 // busiest counts the names that are asked for most, in memory that does not grow
@@ -23,16 +28,26 @@ type busiest struct {
 	heap  []int // slots, that with the smallest count first
 	at    []int // where in heap a slot is
 	calls int
+	skip  int // how many calls are let pass before the next is counted
 }
 
-// add counts one call. It keeps name itself, of at most busiestNames names, and so
+// add counts one call, or lets it pass. It keeps name itself, of at most busiestNames names, and so
 // takes no memory.
 func (b *busiest) add(name string) {
-	if b.slot == nil {
-		b.slot = make(map[string]int, busiestNames)
-	}
 	if b.calls++; b.calls >= busiestHalf {
 		b.halve()
+	}
+	weight := uint64(1)
+	if b.calls > busiestExact {
+		if b.skip > 0 {
+			b.skip--
+			return
+		}
+		// At random, since calls may have an order that a fixed step falls in with.
+		weight, b.skip = busiestStep, rand.IntN(2*busiestStep-1)
+	}
+	if b.slot == nil {
+		b.slot = make(map[string]int, busiestNames)
 	}
 	i, counted := b.slot[name]
 	switch {
@@ -50,7 +65,7 @@ func (b *busiest) add(name string) {
 		least.Name, least.Over = name, least.Calls
 		b.slot[name] = i
 	}
-	b.names[i].Calls++
+	b.names[i].Calls += weight
 	b.down(b.at[i])
 }
 

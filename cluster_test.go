@@ -230,6 +230,9 @@ func settled(t testing.TB, nodes map[uint64]*Node) {
 // leftOver tells what of any call is left, or in what the replicas differ.
 func leftOver(nodes map[uint64]*Node) (left string) {
 	for id, n := range nodes {
+		if wrong := n.miscounted(); wrong != "" {
+			return fmt.Sprintf("node %d: %s", id, wrong)
+		}
 		if !n.idle() {
 			n.mu.Lock()
 			defer n.mu.Unlock()

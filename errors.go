@@ -64,6 +64,10 @@ var (
 	// ErrBusy is returned at once when more acquires are under way on this node
 	// than it queues.
 	ErrBusy = errors.New("quorumlock: busy")
+	// ErrQuota is returned at once when an acquire would go beyond one of
+	// Options.Quotas. The error is a *QuotaError, which says beyond which, and when
+	// it may be tried again.
+	ErrQuota = errors.New("quorumlock: beyond a quota")
 	// ErrTransfer is returned when the replica that was chosen to lead did not
 	// lead in time.
 	ErrTransfer = errors.New("quorumlock: leadership did not move")
@@ -112,6 +116,9 @@ var (
 	// ErrMembers is returned when the founders do not agree on Members, or
 	// Members differs from those the directory was founded with.
 	ErrMembers = errors.New("quorumlock: members differ")
+	// ErrBackup is returned for a backup that was cut short or damaged, or is none, and
+	// when one cannot be restored where it is to be.
+	ErrBackup = errors.New("quorumlock: backup cannot be used")
 	// ErrGroups is returned when Options.Groups is not the number of Raft groups
 	// that the cluster was founded with. It can never change.
 	ErrGroups = errors.New("quorumlock: number of groups differs")
@@ -229,6 +236,42 @@ func (e *RevokedError) Error() string {
 
 // Unwrap makes errors.Is find ErrRevoked.
 func (e *RevokedError) Unwrap() error { return ErrRevoked }
+
+// A QuotaError says which of Options.Quotas an acquire would have gone beyond. It
+// matches ErrQuota.
+type QuotaError struct {
+	Quota Quota
+	Bound string // what of it: QuotaRate, QuotaHolds or QuotaWaiters
+	Names int    // for how many names of the call the quota is
+	// RetryAfter is when the rate allows the call, if nobody else comes before. 0
+	// when that is not known: holds and waits end when they end; a call for more names
+	// than are allowed at one moment is never allowed.
+	RetryAfter time.Duration
+}
+
+func (e *QuotaError) Error() string {
+	var most int
+	var what string
+	switch q := &e.Quota; e.Bound {
+	case QuotaRate:
+		most, what = q.burst(), fmt.Sprintf("%v acquires a second", q.Rate)
+	case QuotaHolds:
+		most, what = q.Holds, fmt.Sprintf("%d holds", q.Holds)
+	case QuotaWaiters:
+		most, what = q.Waiters, fmt.Sprintf("%d waiters", q.Waiters)
+	}
+	text := fmt.Sprintf("%v of %s for %s", ErrQuota, what, e.Quota.covers())
+	switch {
+	case e.Names > most:
+		return fmt.Sprintf("%s: %d names in one call are never allowed, at most %d", text, e.Names, most)
+	case e.RetryAfter > 0:
+		return fmt.Sprintf("%s: allowed in %v", text, e.RetryAfter)
+	}
+	return text
+}
+
+// Unwrap makes errors.Is find ErrQuota.
+func (e *QuotaError) Unwrap() error { return ErrQuota }
 
 // ctxError joins the library's own error with that of the caller's ctx, so that
 // errors.Is finds both.

@@ -49,4 +49,5 @@ require (
 	golang.org/x/net v0.41.0 // indirect
 	golang.org/x/sync v0.25.0
 	golang.org/x/sys v0.50.0
+	golang.org/x/time v0.16.0
 )

@@ -27,7 +27,8 @@ type Hold struct {
 	abandoned bool // its caller has gone
 	queued    bool // it stands in line
 	answered  bool
-	forgotten bool // nothing of it is left in the cluster
+	forgotten bool   // nothing of it is left in the cluster
+	rule      uint16 // by which its quotas are found; 0 for none
 	limit     uint32
 	batch     uint64        // the batch that carries it; 0 until it is sent
 	answer    chan struct{} // has a token when the call has its answer

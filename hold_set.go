@@ -38,13 +38,14 @@ func (n *Node) split(r request) (byGroup []request) {
 // in the same order, so two callers do not wait for each other; what is had already is
 // held while it waits for the rest. If something of it is lost meanwhile, or the rest
 // cannot be had, all is given back.
-func (s *Session) acquireSet(ctx context.Context, r request, byGroup []request, wait bool) (*Hold, error) {
+func (s *Session) acquireSet(ctx context.Context, r request, byGroup []request, wait bool) (_ *Hold, queued bool, err error) {
 	var parts []*Hold
 	inner := ctx // ends when a part is lost, too
 	for _, some := range byGroup {
-		h, err := s.acquireIn(inner, some, wait)
+		h, stood, err := s.acquireIn(inner, some, wait)
+		queued = queued || stood
 		if err != nil {
-			return nil, s.giveUp(ctx, r, parts, err)
+			return nil, queued, s.giveUp(ctx, r, parts, err)
 		}
 		parts = append(parts, h)
 		var cancel context.CancelFunc
@@ -53,9 +54,9 @@ func (s *Session) acquireSet(ctx context.Context, r request, byGroup []request, 
 	}
 	h, err := s.join(r, parts)
 	if err != nil {
-		return nil, s.giveUp(ctx, r, parts, err)
+		return nil, queued, s.giveUp(ctx, r, parts, err)
 	}
-	return h, nil
+	return h, queued, nil
 }
 
 // giveUp gives back what was had of a set, and returns why the set could not be had.

@@ -61,7 +61,7 @@ func (l *syncLocker) Lock() {
 
 // passes reports whether Acquire may do better next time.
 func passes(err error) bool {
-	for _, target := range []error{ErrSessionExpired, ErrSessionClosed, ErrRevoked, ErrBusy, ErrQueueFull} {
+	for _, target := range []error{ErrSessionExpired, ErrSessionClosed, ErrRevoked, ErrBusy, ErrQuota, ErrQueueFull} {
 		if errors.Is(err, target) {
 			return true
 		}

@@ -71,6 +71,15 @@ type Options struct {
 	// Join marks the first start of a replica that was added to a running
 	// cluster, in place of Members.
 	Join bool
+	// Restore is the path of a backup (see Node.Backup) from which a new cluster is
+	// founded: the same file on each founder, at its first start. It may be gone once
+	// Ready has returned. What is restored: fencing tokens go on far beyond all that were ever granted,
+	// ticks that were claimed stay claimed, and a name whose holder asked for a LockDelay,
+	// or a MinHold that was not over, is granted to nobody for as long. Sessions, holds and
+	// waits are not: their processes are gone. Nothing is granted, and Ready waits, until
+	// the longest TTL of the backup's sessions, at least SessionTTL, has passed. End the
+	// old cluster first, and give the new one another Cluster name: see docs/OPERATIONS.md.
+	Restore string
 	// Dir is where the log and the snapshots are kept. One process at a time may
 	// use it, always under the same ReplicaID, Cluster and hostname. If it is removed
 	// meanwhile, the process is stopped when the next snapshot is due.
@@ -112,12 +121,23 @@ type Options struct {
 	// be renewed for half of the time for which it can be trusted: its locks
 	// will be lost at until unless a renewal succeeds before.
 	OnJeopardy func(s *Session, until time.Time)
+	// Quotas bound what the callers of this process may ask for; Acquire returns
+	// ErrQuota beyond them. At most one for the same names and scope. They are this
+	// process's own: other replicas may have others. Default: none.
+	Quotas []Quota
+	// Tracer is told of every acquire of this process. Package tracing has one for
+	// OpenTelemetry. Default: none.
+	Tracer Tracer
 
 	certificates *peer.Certificates // what TLS holds, once complete; nil without TLS
 
 	clock  clock.Clock  // tests: the time source of the node's loops
 	trust  trustClock   // tests: the clock by which a holder judges its own lease
 	faults *peer.Faults // tests: what the network does to messages
+	level  byte         // tests: the highest feature level that this process speaks
+
+	backup    *restoration // read from Restore
+	backupErr error        // why it could not be read
 
 	hardware *lab.Hardware // of package locktest; nil for the machine's own
 }
@@ -138,6 +158,9 @@ func (o Options) complete() (Options, error) {
 		checkAddress(fault, "Listen", o.Listen)
 	}
 	o.checkMembers(fault)
+	if o.Restore != "" && o.Join {
+		fault("Restore and Join are both set: a backup is restored by founders")
+	}
 	if o.Dir == "" {
 		fault("Dir is empty: a replica needs a directory for its log")
 	}
@@ -156,6 +179,7 @@ func (o Options) complete() (Options, error) {
 	if err := checkTTL(o.SessionTTL, o.ElectionTimeout); err != nil {
 		fault("SessionTTL is %w", err)
 	}
+	o.checkQuotas(fault)
 	if err := o.loadTLS(); err != nil {
 		fault("%w", err)
 	}
@@ -194,7 +218,10 @@ func (o *Options) fillDefaults() {
 	if o.trust == nil {
 		o.trust = trustClockFor(o.clock)
 	}
-	o.Members = maps.Clone(o.Members)
+	if o.level == 0 {
+		o.level = wire.Version
+	}
+	o.Members, o.Quotas = maps.Clone(o.Members), slices.Clone(o.Quotas)
 }
 
 func (o *Options) checkMembers(fault func(string, ...any)) {

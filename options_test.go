@@ -1,6 +1,7 @@
 package quorumlock
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -29,6 +30,8 @@ func TestOptionsDefaults(t *testing.T) {
 	require.Len(t, given.Members, 3, "the caller's map is not kept")
 }
 
+func setQuotas(q ...Quota) func(*Options) { return func(o *Options) { o.Quotas = q } }
+
 func TestOptionsFaults(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(*Options)
@@ -51,6 +54,17 @@ func TestOptionsFaults(t *testing.T) {
 		"TTL too long":       {func(o *Options) { o.SessionTTL = 48 * time.Hour }, "must be at most 24h"},
 		"election too short": {func(o *Options) { o.ElectionTimeout = time.Millisecond }, "ElectionTimeout is 1ms: must be at least 100ms"},
 		"negative":           {func(o *Options) { o.ElectionTimeout = -1 }, "ElectionTimeout is -1ns"},
+		"quota of nothing":   {setQuotas(Quota{Prefix: "a"}), `Quotas[0], for names that begin with "a": Rate, Holds and Waiters are all 0`},
+		"negative holds":     {setQuotas(Quota{Holds: -1}), "Quotas[0], for all names: Holds is -1: must be positive"},
+		"negative waiters":   {setQuotas(Quota{Holds: 1, Waiters: -2}), "Waiters is -2: must be positive"},
+		"negative rate":      {setQuotas(Quota{Rate: -0.5}), "Rate is -0.5: must be a positive number of acquires a second"},
+		"rate NaN":           {setQuotas(Quota{Rate: math.NaN()}), "Rate is NaN: must be a positive number"},
+		"rate without end":   {setQuotas(Quota{Rate: math.Inf(1)}), "Rate is +Inf: must be a positive number"},
+		"negative burst":     {setQuotas(Quota{Rate: 1, Burst: -1}), "Burst is -1: must be positive"},
+		"burst alone":        {setQuotas(Quota{Holds: 1, Burst: 5}), "Burst is 5 without a Rate"},
+		"quota twice":        {setQuotas(Quota{Holds: 1}, Quota{Prefix: "a", Rate: 1}, Quota{Prefix: "a", Holds: 1}), `Quotas[2], for names that begin with "a": Quotas[1] is for the same`},
+		"quota per session":  {setQuotas(Quota{PerSession: true}), "Quotas[0], for all names, per session: Rate, Holds"},
+		"quota of no name":   {setQuotas(Quota{Prefix: "\xff", Holds: 1}), "Prefix must be UTF-8 of at most 512 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := good()

@@ -29,6 +29,7 @@ type role struct {
 	Members       map[uint64]string
 	TTL, Election time.Duration
 	Snapshots     uint64 // entries between two; 0 for the default
+	Level         byte   // that its version speaks; 0 for the newest
 }
 
 // An order is a call that a child is to make.
@@ -48,6 +49,7 @@ type answer struct {
 	At     time.Duration // when it returned; busy: when the hold was last trusted
 
 	Leader uint64 // status
+	Level  int    // status: the feature level in force
 
 	Trusted time.Duration // last words: until when this process relies on what it holds
 
@@ -69,7 +71,7 @@ func playRole(text string) int {
 	c := &child{holds: make(map[string]*Hold), out: json.NewEncoder(os.Stdout)}
 	n, err := Open(Options{
 		ReplicaID: r.ID, Address: r.Address, Dir: r.Dir, Members: r.Members, Cluster: r.Cluster,
-		SessionTTL: r.TTL, ElectionTimeout: r.Election, Logger: testLogger(nil), OnFatal: c.lastWords,
+		SessionTTL: r.TTL, ElectionTimeout: r.Election, Logger: testLogger(nil), OnFatal: c.lastWords, level: r.Level,
 	})
 	if err != nil {
 		c.say(answer{Err: err.Error()})
@@ -157,7 +159,8 @@ func (c *child) do(ctx context.Context, o order, a *answer) error {
 	case "shutdown":
 		return c.n.Shutdown(ctx)
 	case "status":
-		a.Leader = c.n.Status().Leader
+		s := c.n.Status()
+		a.Leader, a.Level = s.Leader, s.Level
 		return nil
 	}
 	if harm := harms[o.Do]; harm != nil {

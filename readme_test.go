@@ -36,8 +36,13 @@ func TestReadmeShowsWhatCompiles(t *testing.T) {
 	require.True(t, found)
 	kinds, _, found = strings.Cut(kinds, "\n## ")
 	require.True(t, found)
+	_, quotas, found := strings.Cut(string(readme), "## Quotas")
+	require.True(t, found)
+	quotas, _, found = strings.Cut(quotas, "\n## ")
+	require.True(t, found)
+	kinds += quotas
 	snippets := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(kinds, -1)
-	require.Len(t, snippets, 7)
+	require.Len(t, snippets, 9)
 	for _, s := range snippets {
 		for part := range strings.SplitSeq(s[1], "\n...\n") {
 			require.Contains(t, lines(string(source)), lines(part))
@@ -45,7 +50,7 @@ func TestReadmeShowsWhatCompiles(t *testing.T) {
 	}
 }
 
-var _ = []any{readers, slots, several, bounds, whoHolds, watch, puttingRight}
+var _ = []any{readers, slots, several, bounds, whoHolds, watch, puttingRight, openWithQuotas, waitForQuota}
 
 func readers(ctx context.Context, node *quorumlock.Node) error {
 	reader, err := node.Acquire(ctx, "catalog", quorumlock.Share()) // beside other readers
@@ -55,6 +60,25 @@ func readers(ctx context.Context, node *quorumlock.Node) error {
 	err = writer.Downgrade(ctx) // to a reader, with no moment at which nobody holds it
 	_ = reader
 	return err
+}
+
+func openWithQuotas() (*quorumlock.Node, error) {
+	node, err := quorumlock.Open(quorumlock.Options{
+		// ...
+		Quotas: []quorumlock.Quota{
+			{Rate: 5000, Burst: 10_000},                             // of this process
+			{PerSession: true, Holds: 10_000, Waiters: 100},         // of each session
+			{Prefix: "reports/", Rate: 50, Holds: 200, Waiters: 20}, // of these names
+		},
+	})
+	return node, err
+}
+
+func waitForQuota(err error) {
+	var over *quorumlock.QuotaError
+	if errors.As(err, &over) {
+		log.Println("again in", over.RetryAfter) // 0 for holds and waiters: they end when they end
+	}
 }
 
 func slots(ctx context.Context, node *quorumlock.Node) error {

@@ -93,6 +93,7 @@ func (r *replica) connect(o Options, listener net.Listener, book *peer.Book) {
 			Epoch:    m.Epoch,
 			Life:     m.Life,
 			Address:  o.Address,
+			Level:    o.level,
 			Groups:   m.Groups,
 		},
 		Book:     book,

@@ -42,6 +42,7 @@ type Session struct {
 	cause    error        // why it is over
 	timer    *clock.Timer // wakes at the next moment at which trust may be in doubt
 	troubled bool         // OnJeopardy was called since the last renewal
+	quota    []usage      // of the quotas that are per session
 }
 
 // A part is what there is of a session in one group. All of it is guarded by n.mu.
@@ -172,6 +173,7 @@ func (n *Node) beginSession(o sessionOptions) (*Session, error) {
 		parts:   make([]*part, len(n.groups)),
 
 		maxWaits: anyNumber,
+		quota:    n.quotas.ofSession(),
 	}
 	if o.maxWaits >= 0 {
 		s.maxWaits = uint64(o.maxWaits)

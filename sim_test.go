@@ -92,7 +92,8 @@ type simReplica struct {
 	m        stateMachine
 	onLeader func(leader, term uint64)
 	epoch    uint64
-	applied  int // how many entries
+	level    byte // that it speaks
+	applied  int  // how many entries
 	barriers uint64
 	term     uint64 // the last one that it was told it leads
 
@@ -157,11 +158,18 @@ func (s *sim) openAll(t testing.TB) map[uint64]*Node {
 }
 
 func (s *sim) opener(o Options, m []stateMachine, ev engineEvents) (engineHost, identity, error) {
+	if o.backupErr != nil {
+		return nil, identity{}, o.backupErr
+	}
 	var host simHost
 	for i, own := range s.all(len(m)) {
-		host = append(host, own.openReplica(o.ReplicaID, m[i], func(leader, term uint64) { ev.leader(i, leader, term) }))
+		host = append(host, own.openReplica(o.ReplicaID, o.level, m[i], func(leader, term uint64) { ev.leader(i, leader, term) }))
 	}
-	return host, identity{epoch: host[0].epoch}, nil
+	id := identity{epoch: host[0].epoch}
+	if o.backup != nil {
+		id.backup = o.backup.info.Sum
+	}
+	return host, id, nil
 }
 
 // all returns the simulations of all groups, which are so many.
@@ -197,13 +205,13 @@ func (h simHost) close() error {
 	return nil
 }
 
-func (s *sim) openReplica(id uint64, m stateMachine, leader func(leader, term uint64)) *simReplica {
+func (s *sim) openReplica(id uint64, level byte, m stateMachine, leader func(leader, term uint64)) *simReplica {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// A life of its own: calls of the former one may still be under way.
 	former := s.replicas[id]
 	r := &simReplica{
-		sim: s, id: former.id, m: m, onLeader: leader, epoch: former.epoch + 1,
+		sim: s, id: former.id, m: m, onLeader: leader, epoch: former.epoch + 1, level: level,
 		cut: former.cut, mute: former.mute, paused: former.paused, closed: make(chan struct{}),
 	}
 	s.replicas[r.id] = r
@@ -536,6 +544,19 @@ func (r *simReplica) membership(ctx context.Context) ([]Member, error) {
 		all = append(all, Member{ID: id, Address: addr, Voting: true})
 	}
 	return all, nil
+}
+
+func (h simHost) levels() map[uint64]byte {
+	r := h[0]
+	r.sim.mu.Lock()
+	defer r.sim.mu.Unlock()
+	levels := make(map[uint64]byte)
+	for id, other := range r.sim.replicas {
+		if id != r.id && r.connected() && other.connected() {
+			levels[id] = other.level
+		}
+	}
+	return levels
 }
 
 func (r *simReplica) close() {

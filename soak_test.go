@@ -71,12 +71,19 @@ func (p *stage) start(t *testing.T, id uint64) {
 	o := p.sim.options(id)
 	brisk(&o)
 	o.clock, o.trust = p.clocks[id], p.clocks[id].trust
+	if p.Seed%2 == 0 {
+		o.Quotas = soakQuotas
+	}
 	o.Groups = len(p.audit)
 	n := p.sim.open(t, o)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.nodes[id] = n
 }
+
+// soakQuotas are now and then too small for what a script asks for.
+var soakQuotas = []Quota{{Rate: 20, Burst: 40, Holds: 60, Waiters: 40}, {Prefix: "d", Holds: 20}, {PerSession: true, Holds: 12},
+	{Prefix: "do", PerSession: true, Waiters: 4}}
 
 func (p *stage) crash(id uint64) {
 	p.mu.Lock()
@@ -111,6 +118,11 @@ func (p *stage) do(t *testing.T, x step) {
 	if p.fault(t, x) {
 		p.did(x.Do)
 		return
+	}
+	if n := p.node(x.On); n != nil {
+		if wrong := n.miscounted(); wrong != "" {
+			p.audit.object("%s", wrong)
+		}
 	}
 	p.clients.Go(func() {
 		if p.call(x) {
@@ -380,7 +392,7 @@ func acquireFor(ctx context.Context, n *Node, s *Session, x step) (*Hold, error)
 
 // expected checks that an acquire failed for a reason that there was.
 func (p *stage) expected(ctx context.Context, err error) {
-	for _, want := range []error{ErrClosed, ErrSessionExpired, ErrSessionClosed, ErrRevoked, ErrMode, ErrPermits} {
+	for _, want := range []error{ErrClosed, ErrSessionExpired, ErrSessionClosed, ErrRevoked, ErrMode, ErrPermits, ErrQuota} {
 		if errors.Is(err, want) {
 			return
 		}

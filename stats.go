@@ -30,6 +30,8 @@ type Stats struct {
 	Waiting  int // gauge: acquires that stand in line
 	UnderWay int // gauge: batches that were sent and not yet applied
 
+	Quotas []QuotaUse // gauges: of Options.Quotas, in their order
+
 	// Busiest are the names that were asked for most, the busiest first. What was
 	// long ago counts for less: all counts are halved after each 131,072 calls.
 	Busiest []NameCount
@@ -42,6 +44,7 @@ const (
 	RefusalMode      = "mode"       // ErrMode
 	RefusalPermits   = "permits"    // ErrPermits
 	RefusalBusy      = "busy"       // ErrBusy
+	RefusalQuota     = "quota"      // ErrQuota
 	RefusalGaveUp    = "gave_up"    // its ctx ended first
 	RefusalSession   = "session"    // its session was over
 )
@@ -56,7 +59,8 @@ const (
 )
 
 // A NameCount tells how often a name was asked for: at most Calls times, and at
-// least Calls less Over.
+// least Calls less Over. After the first 8,192 calls since all counts were last halved,
+// one call in eight, chosen at random, stands for all, and both are estimates.
 type NameCount struct {
 	Name        string
 	Calls, Over uint64
@@ -122,6 +126,7 @@ func (n *Node) Stats() Stats {
 		s.Unsent += len(g.stream.acquires)
 		s.UnderWay += len(g.stream.sent)
 	}
+	s.Quotas = n.quotas.inUse()
 	s.Busiest = n.stats.busiest.list()
 	return s
 }
@@ -131,7 +136,7 @@ func (n *Node) beginStats() {
 	now := n.clk.Now()
 	n.stats = &stats{Stats: Stats{Since: now.Round(0)}, node: n, start: now.Add(-1)}
 	n.stats.Refusals = map[string]uint64{RefusalHeld: 0, RefusalQueueFull: 0, RefusalMode: 0, RefusalPermits: 0,
-		RefusalBusy: 0, RefusalGaveUp: 0, RefusalSession: 0}
+		RefusalBusy: 0, RefusalQuota: 0, RefusalGaveUp: 0, RefusalSession: 0}
 	n.stats.Lost = map[string]uint64{LossExpired: 0, LossClosed: 0, LossMaxHold: 0, LossRevoked: 0, LossNode: 0}
 	for _, g := range n.groups {
 		for _, p := range g.parts {

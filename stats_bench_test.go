@@ -35,3 +35,42 @@ func BenchmarkCounting(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkQuotas is what quotas add to one acquire and its release, under the node's
+// lock: three that are about the name, two of them with a rate, and a hundred that are
+// not.
+func BenchmarkQuotas(b *testing.B) {
+	quotas := []Quota{
+		{Rate: 1e9, Burst: 1e9, Holds: 1e6, Waiters: 1e6},
+		{PerSession: true, Holds: 1e6, Waiters: 1e6},
+		{Prefix: "team/", Rate: 1e9, Burst: 1e9, Holds: 1e6},
+	}
+	for i := range 100 {
+		quotas = append(quotas, Quota{Prefix: fmt.Sprintf("team-%d/", i), Holds: 1})
+	}
+	names := make([]string, 1<<16)
+	for i := range names {
+		names[i] = fmt.Sprintf("team/%055d", i)
+	}
+	s := newSim(1, 1)
+	o := s.options(1)
+	o.Quotas = quotas
+	n := s.open(b, o)
+	defer n.Close()
+	h := &Hold{part: &part{Session: &Session{quota: n.quotas.ofSession()}}, wait: true}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		r := request{name: names[i%len(names)]}
+		rule, err := n.quotas.admit(h.part.Session, &r, true)
+		if err != nil {
+			b.Fatal(err)
+		}
+		h.rule = rule
+		h.name, h.answered, h.token = r.name, false, 0
+		n.quotas.granted(h)
+		h.answered, h.token = true, 1
+		n.quotas.forgotten(h)
+	}
+}

@@ -52,6 +52,7 @@ var jobs = []job{
 	{countedJob, (*bench).counted, true},
 	{severalJob, (*bench).several, true},
 	{overloadJob, (*bench).overload, true},
+	{costJob, (*bench).cost, false},
 	{groupsJob, (*bench).groups, false},
 	{memoryJob, (*bench).memory, false},
 	{processesJob, (*bench).processes, false},
@@ -137,7 +138,7 @@ func (b *bench) launch(ctx context.Context, system, name string, o order) (*chil
 	}
 	aboutMu.Lock()
 	defer aboutMu.Unlock()
-	b.about[system] = r.Text
+	b.about[o.System] = r.Text
 	return c, nil
 }
 

@@ -21,6 +21,7 @@ const childEnv = "QUORUMLOCK_BENCH_CHILD"
 type order struct {
 	Do      string
 	System  string            `json:",omitempty"`
+	With    string            `json:",omitempty"`
 	Dir     string            `json:",omitempty"`
 	ID      uint64            `json:",omitempty"`
 	Members map[uint64]string `json:",omitempty"`

@@ -33,6 +33,8 @@ type tally struct {
 // A result is what all callers of a turn saw.
 type result struct {
 	perSecond       float64 // pairs: half of the calls that were done in the time
+	pairsDone       float64
+	spent           time.Duration // user time of this process while it was measured; 0 if unknown
 	acquires, pairs []time.Duration
 	errors, busy    int
 	lastErr         error
@@ -47,13 +49,15 @@ func (l *load) run(ctx context.Context, lockers []locker, names func(i int) stri
 		callers.Go(func() { l.call(ctx, lk, names(i), &l.tally[i]) })
 	}
 	wait(ctx, warm)
-	began := time.Now()
+	began, before := time.Now(), userTimeSoFar()
 	l.phase.Store(measuring)
 	wait(ctx, d)
 	l.phase.Store(stopped)
-	took := time.Since(began)
+	took, spent := time.Since(began), userTimeSoFar()-before
 	callers.Wait()
-	return l.sum(took)
+	r := l.sum(took)
+	r.spent = spent
+	return r
 }
 
 func (l *load) call(ctx context.Context, lk locker, name string, t *tally) {
@@ -107,8 +111,14 @@ func (l *load) sum(took time.Duration) (r result) {
 		}
 	}
 	// Many callers move in waves of acquires and of releases: halves even that out.
-	r.perSecond = float64(calls) / 2 / took.Seconds()
+	r.pairsDone = float64(calls) / 2
+	r.perSecond = r.pairsDone / took.Seconds()
 	return r
+}
+
+func userTimeSoFar() time.Duration {
+	spent, _ := userTime()
+	return spent
 }
 
 // wait lets a time pass, or ctx end.

@@ -14,7 +14,7 @@
 //
 // Where to read: plan.go says how much is measured; quorumlock.go, etcd.go and
 // redis.go are the systems; pairs.go, latency.go, contended.go, kinds.go, overload.go,
-// groups.go, memory.go, idle.go, deaths.go and pieces.go are the jobs.
+// cost.go, groups.go, memory.go, idle.go, deaths.go and pieces.go are the jobs.
 package main
 
 import (

@@ -33,7 +33,7 @@ var memberOrders = map[string]func(m *member, ctx context.Context, o order, valu
 func (m *member) open(ctx context.Context, o order, _ map[string]float64) (err error) {
 	m.empty, _ = residentBytes()
 	m.others = runtime.NumGoroutine()
-	if m.node, err = openNode(o.Dir, o.ID, o.Members, 1); err != nil {
+	if m.node, err = openNode(o.Dir, o.With, o.ID, o.Members, 1); err != nil {
 		return err
 	}
 	return m.node.Ready(ctx)

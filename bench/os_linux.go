@@ -21,11 +21,22 @@ func datasync(f *os.File) error { return unix.Fdatasync(int(f.Fd())) }
 
 // processorTime returns how long this process has run on any core.
 func processorTime() (time.Duration, bool) {
+	user, system, ok := usage()
+	return user + system, ok
+}
+
+// userTime is processorTime without what the kernel did for it.
+func userTime() (time.Duration, bool) {
+	user, _, ok := usage()
+	return user, ok
+}
+
+func usage() (user, system time.Duration, ok bool) {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		return 0, false
+		return 0, 0, false
 	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), true
+	return time.Duration(u.Utime.Nano()), time.Duration(u.Stime.Nano()), true
 }
 
 // residentBytes returns how much of this process is in memory.

@@ -14,6 +14,8 @@ func datasync(f *os.File) error { return f.Sync() }
 
 func processorTime() (time.Duration, bool) { return 0, false }
 
+func userTime() (time.Duration, bool) { return 0, false }
+
 func residentBytes() (float64, bool) { return 0, false }
 
 func fileSystem(string) (name string, disk bool) { return "unknown", true }

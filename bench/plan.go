@@ -18,6 +18,10 @@ type plan struct {
 	lone        time.Duration // with one caller, or one name
 	floor       time.Duration
 	overload    time.Duration
+	costLives   int // in each, the clusters are started anew
+	costRounds  int // in each of a life, every cluster has its turn
+	costCallers int
+	costTurn    time.Duration
 	locks       []int // held, in growing order
 	share       int   // locks that one replica of five processes holds
 	idle        time.Duration
@@ -36,6 +40,7 @@ func fullPlan() plan {
 	return plan{
 		limit: 30 * time.Minute, rounds: 3, kindRounds: 3, kindCallers: 512, callers: []int{1, 64, 512, 2000, 8000},
 		turn: 3 * time.Second, lone: 3 * time.Second, floor: time.Second, overload: 5 * time.Second,
+		costLives: 6, costRounds: 8, costCallers: goalCallers, costTurn: 400 * time.Millisecond,
 		locks: []int{100_000, wantLocks}, share: 100_000, idle: 10 * time.Second, groups: []int{1, 2, 4}, idleGroups: []int{16, 64}, deaths: 20,
 		applies: "2s", watched: "1000000x", once: "3x",
 	}
@@ -47,6 +52,7 @@ func shortPlan() plan {
 	return plan{
 		short: true, limit: 58 * time.Second, rounds: 2, kindRounds: 1, kindCallers: 512, callers: []int{512, 2000},
 		turn: 400 * time.Millisecond, lone: 250 * time.Millisecond, floor: 150 * time.Millisecond, overload: 900 * time.Millisecond,
+		costLives: 1, costRounds: 3, costCallers: goalCallers, costTurn: 300 * time.Millisecond,
 		locks: []int{100_000}, share: 50_000, idle: 1200 * time.Millisecond, groups: []int{1, 4}, deaths: 1,
 		applies: "200000x", watched: "100000x", once: "1x",
 	}

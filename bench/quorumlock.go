@@ -11,13 +11,13 @@ import (
 	"github.com/quorumlock/quorumlock"
 )
 
-// A quorumlockSystem is five replicas with default options in this process, each
-// with its log on the disk.
+// A quorumlockSystem is five replicas in this process, with default options and what
+// else they are measured with, each with its log on the disk.
 type quorumlockSystem struct {
 	nodes []*quorumlock.Node
 }
 
-func startQuorumlock(ctx context.Context, dir string, groups int) (*quorumlockSystem, error) {
+func startQuorumlock(ctx context.Context, dir, with string, groups int) (*quorumlockSystem, error) {
 	runtime.GOMAXPROCS(procs())
 	members, err := founders(replicas)
 	if err != nil {
@@ -25,7 +25,7 @@ func startQuorumlock(ctx context.Context, dir string, groups int) (*quorumlockSy
 	}
 	s := &quorumlockSystem{}
 	for id := range uint64(replicas) {
-		n, err := openNode(dir, id+1, members, groups)
+		n, err := openNode(dir, with, id+1, members, groups)
 		if err != nil {
 			return nil, err
 		}
@@ -35,19 +35,24 @@ func startQuorumlock(ctx context.Context, dir string, groups int) (*quorumlockSy
 		if err := n.Ready(ctx); err != nil {
 			return nil, err
 		}
+		if with == withCounts || with == withBoth {
+			n.Stats()
+		}
 	}
 	return s, nil
 }
 
-func openNode(dir string, id uint64, members map[uint64]string, groups int) (*quorumlock.Node, error) {
-	return quorumlock.Open(quorumlock.Options{
+func openNode(dir, with string, id uint64, members map[uint64]string, groups int) (*quorumlock.Node, error) {
+	o := quorumlock.Options{
 		ReplicaID: id,
 		Address:   members[id],
 		Members:   members,
 		Dir:       filepath.Join(dir, fmt.Sprint(id)),
 		Cluster:   "bench",
 		Groups:    groups,
-	})
+	}
+	provide(with, &o)
+	return quorumlock.Open(o)
 }
 
 func (s *quorumlockSystem) about() string {

@@ -33,6 +33,7 @@ func (rs *rows) figures() (fs []figure) {
 	fs = append(fs, rs.kindFigures()...)
 	fs = append(fs, rs.groupFigures()...)
 	fs = append(fs, rs.overloadFigures()...)
+	fs = append(fs, rs.costFigures()...)
 	fs = append(fs, rs.memoryFigures()...)
 	fs = append(fs, rs.pieceFigures()...)
 	return append(fs, rs.idleFigures()...)
@@ -139,6 +140,23 @@ func (rs *rows) overloadFigures() (fs []figure) {
 	over := key{overloadJob, quorumlockName, overloaded, 0, everywhere}
 	rs.over(&fs, "overload_vs_peak", fmt.Sprintf("pairs/s, %d callers, to %d", overloaded, sustainable), over, "pairs_per_s", peak, "pairs_per_s", least(0.8))
 	return rs.plain(fs, "overload_sessions_expired", "sessions expired of overload", "sessions", over, "sessions_expired", most(0))
+}
+
+func (rs *rows) costFigures() (fs []figure) {
+	for _, r := range rs.of(costJob) {
+		with := strings.TrimPrefix(r.Where, "with ")
+		if r.Where == profiled {
+			var g *goal
+			if r.Values["samples"] >= 1000 { // with fewer it is chance
+				g = most(0.03)
+			}
+			fs = rs.plain(fs, "cost_share", "part of the processor's time in counting and quotas", "", r.key(), "share", g)
+			continue
+		}
+		name := "cost_of_" + strings.NewReplacer(" ", "_", ",", "").Replace(with)
+		fs = rs.plain(fs, name, "user time a pair with "+with+", to nothing", "", r.key(), "ratio", nil)
+	}
+	return fs
 }
 
 func (rs *rows) memoryFigures() (fs []figure) {

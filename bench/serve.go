@@ -57,7 +57,7 @@ func serve(in io.Reader, out io.Writer) int {
 
 func (h *host) do(ctx context.Context, o order, r *reply) error {
 	if o.Profile != "" {
-		stop, err := profile(o.Profile)
+		stop, err := writeProfile(o.Profile)
 		if err != nil {
 			return err
 		}
@@ -65,7 +65,7 @@ func (h *host) do(ctx context.Context, o order, r *reply) error {
 	}
 	r.Values = make(map[string]float64)
 	if o.Do == "start" {
-		sys, err := startSystem(ctx, o.System, o.Dir, o.Groups)
+		sys, err := startSystem(ctx, o)
 		if err == nil {
 			h.sys, r.Text = sys, sys.about()
 		}
@@ -95,10 +95,11 @@ var systemOrders = map[string]func(ctx context.Context, s system, o order, value
 	"overload":  overloadTurn,
 	"fill":      fillTurn,
 	"heap":      heapTurn,
+	"cost":      costTurn,
 	"rest":      restTurn,
 }
 
-func profile(path string) (stop func(), err error) {
+func writeProfile(path string) (stop func(), err error) {
 	f, err := os.Create(path)
 	if err != nil {
 		return nil, err

@@ -22,6 +22,7 @@ func tiny(t *testing.T, systems []string, jobs ...string) *bench {
 	p := shortPlan()
 	p.limit, p.rounds, p.callers = 30*time.Second, 1, []int{10}
 	p.turn, p.lone, p.floor = 300*time.Millisecond, 300*time.Millisecond, 20*time.Millisecond
+	p.costRounds, p.costCallers, p.costTurn = 1, 50, 200*time.Millisecond
 	p.locks, p.kindCallers = []int{1000}, 2*countedPerName
 	return &bench{plan: p, systems: systems, jobs: jobs, dir: t.TempDir(), progress: t.Output()}
 }
@@ -46,6 +47,25 @@ func TestSmoke(t *testing.T) {
 	require.NotNil(t, figureOf(fs, "p50_leader_vs_floor"))
 	require.NotNil(t, figureOf(fs, "handoff_p50_vs_one_caller"))
 	require.Nil(t, figureOf(fs, "handoffs_vs_etcd"), "etcd did not take part")
+}
+
+func TestCostSmoke(t *testing.T) {
+	if _, ok := userTime(); !ok {
+		t.Skip("no processor time is told here")
+	}
+	b := tiny(t, []string{quorumlockName}, costJob)
+	b.run(t.Context())
+	require.Empty(t, b.missing)
+	for _, r := range b.rows.of(costJob) {
+		if r.Where == profiled {
+			require.Positive(t, r.Values["samples"])
+			continue
+		}
+		require.Positive(t, r.Values["user_us_per_pair"], r.Where)
+		require.Equal(t, r.Where != "with "+withNothing, r.Values["ratio"] > 0, r.Where)
+	}
+	require.NotNil(t, figureOf(b.rows.figures(), "cost_of_counting_and_quotas"))
+	require.Nil(t, figureOf(b.rows.figures(), "cost_of_counting"), "not with -short")
 }
 
 func TestPeersSmoke(t *testing.T) {

@@ -53,17 +53,17 @@ type locker interface {
 }
 
 // startSystem starts a system and returns when it grants locks.
-func startSystem(ctx context.Context, name, dir string, groups int) (system, error) {
+func startSystem(ctx context.Context, o order) (system, error) {
 	const limit = 30 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if name == quorumlockName {
-		return startQuorumlock(ctx, dir, groups)
+	if o.System == quorumlockName {
+		return startQuorumlock(ctx, o.Dir, o.With, o.Groups)
 	}
-	if start := peers[name]; start != nil {
-		return start(ctx, name, dir)
+	if start := peers[o.System]; start != nil {
+		return start(ctx, o.System, o.Dir)
 	}
-	return nil, fmt.Errorf("no system %q", name)
+	return nil, fmt.Errorf("no system %q", o.System)
 }
 
 // nameLen is the length of every lock's name, in bytes.

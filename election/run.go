@@ -102,7 +102,7 @@ func (r *runner) campaign(ctx context.Context) (verdict, error) {
 func passing(err error) bool {
 	for _, target := range []error{
 		quorumlock.ErrSessionExpired, quorumlock.ErrSessionClosed, quorumlock.ErrRevoked,
-		quorumlock.ErrNoQuorum, quorumlock.ErrBusy, quorumlock.ErrQueueFull,
+		quorumlock.ErrNoQuorum, quorumlock.ErrBusy, quorumlock.ErrQuota, quorumlock.ErrQueueFull,
 	} {
 		if errors.Is(err, target) {
 			return true

@@ -52,6 +52,9 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	}
 	out <- refusals
 	out <- lost
+	for _, d := range []*prometheus.Desc{quotaUsed, quotaMost, quotaRefusals} {
+		out <- d
+	}
 	out <- c.busiest()
 }
 
@@ -67,12 +70,32 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	for cause, n := range now.Lost {
 		out <- prometheus.MustNewConstMetric(lost, prometheus.CounterValue, float64(n), cause)
 	}
+	for _, use := range now.Quotas {
+		collectQuota(out, &use)
+	}
 	for i, b := range now.Busiest[:min(c.top, len(now.Busiest))] {
 		labels := []string{strconv.Itoa(i + 1)}
 		if c.names {
 			labels = append(labels, b.Name)
 		}
 		out <- prometheus.MustNewConstMetric(c.busiest(), prometheus.GaugeValue, float64(b.Calls), labels...)
+	}
+}
+
+func collectQuota(out chan<- prometheus.Metric, use *quorumlock.QuotaUse) {
+	show := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, bound string) {
+		out <- prometheus.MustNewConstMetric(d, kind, value, use.Quota.Prefix, strconv.FormatBool(use.Quota.PerSession), bound)
+	}
+	for bound, n := range use.Refusals {
+		show(quotaRefusals, prometheus.CounterValue, float64(n), bound)
+	}
+	if q := use.Quota; q.Holds > 0 {
+		show(quotaUsed, prometheus.GaugeValue, float64(use.Holds), quorumlock.QuotaHolds)
+		show(quotaMost, prometheus.GaugeValue, float64(q.Holds), quorumlock.QuotaHolds)
+	}
+	if q := use.Quota; q.Waiters > 0 {
+		show(quotaUsed, prometheus.GaugeValue, float64(use.Waiters), quorumlock.QuotaWaiters)
+		show(quotaMost, prometheus.GaugeValue, float64(q.Waiters), quorumlock.QuotaWaiters)
 	}
 }
 
@@ -103,6 +126,10 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 var (
 	refusals = desc("refusals_total", "Acquires of this process that were not granted, by reason.", "reason")
 	lost     = desc("holds_lost_total", "Holds of this process that ended without their holder's doing, by cause.", "cause")
+
+	quotaUsed     = desc("quota_used", "How much of a quota is used; per session, by the session that uses most.", "prefix", "per_session", "bound")
+	quotaMost     = desc("quota_most", "How much of a quota there is.", "prefix", "per_session", "bound")
+	quotaRefusals = desc("quota_refusals_total", "Acquires that a quota refused.", "prefix", "per_session", "bound")
 )
 
 var metrics = []metric{

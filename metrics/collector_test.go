@@ -23,14 +23,14 @@ import (
 )
 
 // open opens a cluster of one, which is enough to have numbers.
-func open(t *testing.T) *quorumlock.Node {
+func open(t *testing.T, quotas ...quorumlock.Quota) *quorumlock.Node {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	addr := l.Addr().String()
 	require.NoError(t, l.Close())
 	n, err := quorumlock.Open(quorumlock.Options{ReplicaID: 1, Address: addr, Dir: t.TempDir(),
-		Members: map[uint64]string{1: addr}, ElectionTimeout: 300 * time.Millisecond})
+		Members: map[uint64]string{1: addr}, ElectionTimeout: 300 * time.Millisecond, Quotas: quotas})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, n.Close()) })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -80,6 +80,7 @@ quorumlock_refusals_total{reason="held"} 3
 quorumlock_refusals_total{reason="mode"} 0
 quorumlock_refusals_total{reason="permits"} 0
 quorumlock_refusals_total{reason="queue_full"} 0
+quorumlock_refusals_total{reason="quota"} 0
 quorumlock_refusals_total{reason="session"} 0
 `), "quorumlock_busiest_calls", "quorumlock_grants_total", "quorumlock_is_leader", "quorumlock_refusals_total"))
 
@@ -99,6 +100,33 @@ quorumlock_refusals_total{reason="session"} 0
 			require.EqualValues(t, 4, last)
 		}
 	}
+}
+
+func TestCollectorShowsQuotas(t *testing.T) {
+	n := open(t, quorumlock.Quota{Prefix: "team/", Holds: 2, Rate: 1000}, quorumlock.Quota{PerSession: true, Waiters: 5})
+	r := gather(t, metrics.New(n))
+	for i, want := range []error{nil, nil, quorumlock.ErrQuota} {
+		_, err := n.TryAcquire(t.Context(), fmt.Sprint("team/", i))
+		require.ErrorIs(t, err, want)
+	}
+	require.NoError(t, testutil.GatherAndCompare(r, strings.NewReader(`
+# HELP quorumlock_quota_most How much of a quota there is.
+# TYPE quorumlock_quota_most gauge
+quorumlock_quota_most{bound="holds",per_session="false",prefix="team/"} 2
+quorumlock_quota_most{bound="waiters",per_session="true",prefix=""} 5
+# HELP quorumlock_quota_refusals_total Acquires that a quota refused.
+# TYPE quorumlock_quota_refusals_total counter
+quorumlock_quota_refusals_total{bound="holds",per_session="false",prefix="team/"} 1
+quorumlock_quota_refusals_total{bound="holds",per_session="true",prefix=""} 0
+quorumlock_quota_refusals_total{bound="rate",per_session="false",prefix="team/"} 0
+quorumlock_quota_refusals_total{bound="rate",per_session="true",prefix=""} 0
+quorumlock_quota_refusals_total{bound="waiters",per_session="false",prefix="team/"} 0
+quorumlock_quota_refusals_total{bound="waiters",per_session="true",prefix=""} 0
+# HELP quorumlock_quota_used How much of a quota is used; per session, by the session that uses most.
+# TYPE quorumlock_quota_used gauge
+quorumlock_quota_used{bound="holds",per_session="false",prefix="team/"} 2
+quorumlock_quota_used{bound="waiters",per_session="true",prefix=""} 0
+`), "quorumlock_quota_used", "quorumlock_quota_most", "quorumlock_quota_refusals_total"))
 }
 
 func nothing(context.Context, fencing.Token) error { return nil }
@@ -122,7 +150,7 @@ func TestCollectorShowsNoNameUnlessAsked(t *testing.T) {
 // Every metric that the dashboard asks for is one that a collector shows, with the
 // labels that it asks for.
 func TestDashboardAsksForWhatThereIs(t *testing.T) {
-	n := open(t)
+	n := open(t, quorumlock.Quota{Holds: 10, Waiters: 10})
 	require.NoError(t, n.Do(t.Context(), "x", nothing))
 	r := gather(t, metrics.New(n, metrics.WithNames()))
 	require.NoError(t, n.Do(t.Context(), "x", nothing))

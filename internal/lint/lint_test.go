@@ -44,6 +44,7 @@ var mayImport = map[string][]string{
 	"bench":            {".", "fencing"},
 	"adapters/...":     {".", "adapters/internal/..."},
 	"metrics":          {"."}, // only what any user has
+	"tracing":          {"."}, // only what any user has
 }
 
 // mayLink says what else, beside the standard library, a package may import. What
@@ -57,6 +58,8 @@ var mayLink = map[string][]string{
 	"internal/wire":     {"github.com/vmihailenco/msgpack/v5"},
 	"internal/peer":     {"golang.org/x/sys/unix"},
 	"internal/lab":      {"github.com/lni/vfs"},
+	"tracing": {"go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace",
+		"go.opentelemetry.io/otel/trace/noop"}, // the API, and no SDK
 	"internal/raftlog": {"github.com/lni/dragonboat/v4/config", "github.com/lni/dragonboat/v4/raftio",
 		"github.com/lni/dragonboat/v4/raftpb", "github.com/lni/vfs"}, // what the engine asks of a store, and no more
 }
@@ -66,7 +69,7 @@ const raft = "github.com/lni/"
 
 // pure are the files that are told and never ask: of their answers, all replicas
 // must have the same.
-var pure = []string{"lockfsm.go", "lockfsm_jobs.go", "lockfsm_take.go", "lockfsm_terms.go", "table.go", "member.go", "page.go", "capture.go", "restore.go", "effect.go", "queue/*.go", "sessions/*.go", "internal/wire/*.go"}
+var pure = []string{"lockfsm.go", "lockfsm_jobs.go", "lockfsm_restore.go", "lockfsm_take.go", "lockfsm_terms.go", "table.go", "member.go", "page.go", "capture.go", "restore.go", "effect.go", "queue/*.go", "sessions/*.go", "internal/wire/*.go"}
 
 // impureImports are what the pure files have no use for.
 var impureImports = []string{"os", "net", "log", "math/rand", "crypto/rand", "context", "runtime", "syscall", "testing", "hash/maphash"}
@@ -442,6 +445,7 @@ func TestRulesBite(t *testing.T) {
 		{"imports point one way", "newcomer/x.go", `package newcomer`, true},
 		{"leaves link little", "queue/x.go", `package queue; import _ "golang.org/x/sync/errgroup"`, true},
 		{"leaves link little", "queue/x.go", `package queue; import _ "encoding/binary"`, false},
+		{"leaves link little", "tracing/x.go", `package tracing; import _ "go.opentelemetry.io/otel/sdk/trace"`, true},
 		{"leaves link little", "internal/wire/x.go", `package wire; import _ "github.com/vmihailenco/msgpack/v5"`, false},
 		{"fencing knows no Raft", "fencing/x_test.go", `package fencing; import _ "github.com/lni/dragonboat/v4"`, true},
 		{"fencing knows no Raft", "fencing/a/b/x.go", `package b; import _ "` + module + `"`, true},

@@ -32,6 +32,7 @@ type Identity struct {
 	Epoch    uint64  // how often its directory was opened
 	Life     uint64  // drawn at random each time, since an old copy counts on from where it was
 	Address  string  // where it is dialled
+	Level    byte    // the highest feature level that its process speaks; 0 before there were any
 	Groups   int     // Raft groups that the cluster was founded with; 0 stands for 1
 }
 
@@ -101,7 +102,8 @@ func (h *hello) encode() []byte {
 		b = binary.BigEndian.AppendUint64(b, s.replica)
 		b = append(b, s.storage[:]...)
 	}
-	return binary.BigEndian.AppendUint16(b, uint16(h.groups()))
+	b = binary.BigEndian.AppendUint16(b, uint16(h.groups()))
+	return append(b, h.Level)
 }
 
 // groups is how many groups there are: one where none was said.
@@ -136,6 +138,9 @@ func decodeHello(b []byte) (h hello, version uint16, err error) {
 	}
 	if len(r.b) > 0 { // a version that knew one group only did not say so
 		h.Groups = int(r.uint16())
+	}
+	if len(r.b) > 0 { // nor its level
+		h.Level = r.bytes(1)[0]
 	}
 	if r.bad || h.Replica == 0 || h.Storage == (Storage{}) {
 		return hello{}, version, errGreeting
