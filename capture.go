@@ -17,17 +17,23 @@ type capture struct {
 	table *table // nil once it was dropped
 }
 
-// mark begins a capture. There is one at a time.
+// mark begins a capture. There are few at a time: the engine's, and those of backups.
 func (t *table) mark() *capture {
 	c := &capture{table: t}
-	t.capture = c
+	t.captures = append(t.captures, c)
 	return c
 }
 
 // touch announces that the line of a name on page i is about to change.
 func (t *table) touch(i int, name string) {
-	c := t.capture
-	if c == nil || c.taken[i] {
+	for _, c := range t.captures {
+		c.keep(i, name)
+	}
+}
+
+// keep keeps what the line of a name on page i is.
+func (c *capture) keep(i int, name string) {
+	if c.taken[i] {
 		return
 	}
 	if _, kept := c.was[i][name]; kept {
@@ -38,7 +44,7 @@ func (t *table) touch(i int, name string) {
 	}
 	name = strings.Clone(name) // it may be a view of what is about to change
 	var was []byte
-	if l := t.line(name); l != nil {
+	if l := c.table.line(name); l != nil {
 		was = wire.AppendLine(nil, l)
 	}
 	c.was[i][name] = was
@@ -50,7 +56,7 @@ func (t *table) touchLine(l *queue.Line) { t.touch(pageOf(hashOf(l.Name)), l.Nam
 // take appends page i as it was at the mark to b, in the order of names. Each page
 // is taken once, under the same lock as every change of the table.
 func (c *capture) take(b []byte, i int) []byte {
-	if c.table == nil || c.table.capture != c {
+	if c.table == nil {
 		panic("quorumlock: page taken of a capture that has ended") // the table has moved on unsaved
 	}
 	was := c.was[i]
@@ -73,10 +79,10 @@ func (c *capture) take(b []byte, i int) []byte {
 
 // drop ends the capture.
 func (c *capture) drop() {
-	if c.table != nil && c.table.capture == c {
-		c.table.capture = nil
+	if c.table != nil {
+		c.table.captures = slices.DeleteFunc(c.table.captures, func(other *capture) bool { return other == c })
+		c.table = nil
 	}
-	c.table = nil
 }
 
 // encode appends page i to b, in the order of names.

@@ -51,6 +51,8 @@ const (
 	ticked                           // tick n of a job was claimed
 	forgotten                        // a job was forgotten
 	answered                         // the outcome of a call
+	restored                         // n parts of a backup are there
+	raised                           // the feature level is n now
 	halted                           // this replica met what it does not know, and stopped
 )
 
@@ -77,6 +79,7 @@ const (
 	causeClaimed                    // the tick or a later one was claimed
 	causeJobs                       // there are too many jobs
 	causeNoWaiter                   // the session does not wait for it
+	causeRestored                   // the part of a backup is there, or another backup is
 )
 
 // err returns the public error of a refusal or an end.
@@ -122,7 +125,7 @@ func (k effectKind) String() string {
 		ended: "ended", granted: "granted", queued: "queued", refused: "refused",
 		released: "released", gone: "gone", left: "left", lost: "lost", lingers: "lingers",
 		downgraded: "downgraded", resized: "resized", asked: "asked", timed: "timed", untimed: "untimed",
-		published: "published", ticked: "ticked", forgotten: "forgotten", answered: "answered", halted: "halted"}
+		published: "published", ticked: "ticked", forgotten: "forgotten", answered: "answered", restored: "restored", raised: "raised", halted: "halted"}
 	return names[k]
 }
 
@@ -131,7 +134,7 @@ func (c cause) String() string {
 		causeMode: "mode", causeRepeated: "repeated", causeClosed: "closed", causeExpired: "expired", causeRestarted: "restarted",
 		causeDuplicate: "duplicate", causeGap: "gap", causeStranger: "stranger", causeLimit: "limit",
 		causePermits: "permits", causeGone: "gone", causeRevoked: "revoked", causeMaxHold: "max hold",
-		causeClaimed: "claimed", causeJobs: "too many jobs", causeNoWaiter: "no waiter"}
+		causeClaimed: "claimed", causeJobs: "too many jobs", causeNoWaiter: "no waiter", causeRestored: "restored"}
 	return names[c]
 }
 
@@ -155,6 +158,10 @@ func (e effect) String() string {
 		s = fmt.Sprintf("%s %q to %d", s, e.name, e.n)
 	case ticked:
 		s = fmt.Sprintf("%s %q tick %d by %d.%d", s, e.name, int64(e.n), e.session.Replica, e.session.Epoch)
+	case restored:
+		s = fmt.Sprintf("%s %d parts", s, e.n)
+	case raised:
+		s = fmt.Sprintf("%s to level %d", s, e.n)
 	case forgotten:
 		s = fmt.Sprintf("%s %q", s, e.name)
 	case timed:

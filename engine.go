@@ -63,6 +63,10 @@ type engineHost interface {
 	// unreachable returns to which replicas a connection failed of late, and why.
 	unreachable() map[uint64]error
 
+	// levels returns which feature level each other replica that is connected to this
+	// one speaks; 0 for one of a version that does not say.
+	levels() map[uint64]byte
+
 	// close stops at once and waits until nothing calls a stateMachine any more.
 	// It is idempotent, and safe with calls under way, which fail.
 	close() error

@@ -136,6 +136,9 @@ var (
 	// ErrMembers is returned when the founders do not agree on Members, or
 	// Members differs from those the directory was founded with.
 	ErrMembers = errors.New("quorumlock: members differ")
+	// ErrBackup is returned for a backup that was cut short or damaged, or is none, and
+	// when one cannot be restored where it is to be.
+	ErrBackup = errors.New("quorumlock: backup cannot be used")
 	// ErrGroups is returned when Options.Groups is not the number of Raft groups
 	// that the cluster was founded with. It can never change.
 	ErrGroups = errors.New("quorumlock: number of groups differs")

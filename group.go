@@ -17,6 +17,7 @@ type group struct {
 	engine  engine
 	changes changes       // for those who watch
 	booted  chan struct{} // closed once this life has begun in the log
+	ready   chan struct{} // closed once it may ask for anything
 
 	// n.mu guards all below, and is taken after the state machine's lock.
 	leader   uint64
@@ -32,6 +33,7 @@ type group struct {
 	pulse    pulse
 	renewing <-chan struct{} // closed by what acknowledges the renewal under way; nil if none is
 
+	behind   []uint64      // who was told to hold the feature level back; of levelLoop alone
 	expiring chan struct{} // closed when the last expiry proposed has had its answer; of expiryLoop alone
 }
 
@@ -41,6 +43,7 @@ func newGroup(n *Node, index int) *group {
 		index:   index,
 		machine: newMachine(),
 		booted:  make(chan struct{}),
+		ready:   make(chan struct{}),
 		parts:   make(map[uint64]*part),
 		judge:   sessions.Judge{Stall: n.opts.ElectionTimeout / 2},
 	}
@@ -48,6 +51,7 @@ func newGroup(n *Node, index int) *group {
 	g.pulse.init()
 	g.changes.bell = &n.bell
 	g.machine.perform, g.machine.restored = g.perform, g.reconcile
+	g.machine.fsm.speaks = n.opts.level
 	g.termCtx, g.termStop = context.WithCancel(n.ctx)
 	return g
 }

@@ -128,6 +128,7 @@ func TestGroupsAreOneCluster(t *testing.T) {
 // for the lock, and renewed only where it is open.
 func TestSessionIsOpenedWhereItIsNeeded(t *testing.T) {
 	inGroups(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		elapse(2 * DefaultElectionTimeout) // the feature level is raised
 		n := nodes[1]
 		session, err := n.OpenSession(soon(t))
 		require.NoError(t, err)

@@ -263,7 +263,7 @@ func (g *group) sessions() (infos []SessionInfo) {
 type Status struct {
 	ReplicaID uint64
 	Epoch     uint64            // which life of this replica's process this is
-	Ready     bool              // this life has begun in the log
+	Ready     bool              // this life has begun in the log, and what was to be restored is there
 	Leader    uint64            // who leads, as this replica believes; 0 for nobody; of several groups, the first
 	Term      uint64            // of that leader
 	Applied   uint64            // index of the last log entry applied here; of several groups, in the first
@@ -274,6 +274,8 @@ type Status struct {
 	Holds     int               // holds and waits of this process
 	Token     fencing.Token     // the last one granted in the cluster, as seen here
 	Warnings  []string          // what does not hurt yet: that one zone's loss would take the majority
+	Level     int               // the feature level in force, as seen here: who does not speak it is stopped
+	MaxLevel  int               // the highest feature level that this version speaks
 	Err       error             // why this node can do nothing any more, or nil
 	// Unreachable are replicas to which a connection failed within the last minute,
 	// and why: a host that is down, a certificate that is not theirs. Who was not
@@ -294,7 +296,7 @@ type GroupStatus struct {
 func (n *Node) Status() Status {
 	s := Status{ReplicaID: n.opts.ReplicaID, Epoch: n.self.Epoch, Ready: n.ready()}
 	s.Members = maps.Clone(n.groups[0].engine.members())
-	s.Unreachable = n.host.unreachable()
+	s.Unreachable, s.MaxLevel = n.host.unreachable(), int(n.opts.level)
 	if risk := n.zoneRisk(s.Members); risk != "" {
 		s.Warnings = append(s.Warnings, risk)
 	}
@@ -304,6 +306,9 @@ func (n *Node) Status() Status {
 		g.machine.read(func(f *lockFSM) {
 			own.Applied, own.Locks = g.machine.applied, f.table.n
 			s.Token = max(s.Token, f.token)
+			if level := int(f.level); i == 0 || level < s.Level {
+				s.Level = level
+			}
 		})
 		s.Locks += own.Locks
 		if i == 0 {

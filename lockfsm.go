@@ -2,7 +2,6 @@ package quorumlock
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -20,14 +19,18 @@ import (
 //
 // It is not safe for concurrent use.
 type lockFSM struct {
+	level byte          // the highest version of any entry: what every replica that goes on speaks; it only grows
 	token fencing.Token // the last one granted; one counter for all names, so that an idle name costs nothing
 	roll  *sessions.Roll
 	table table
 	times map[timeID]runningTime // what the leader is to tell the end of
 	jobs  map[string]*wire.Job
 
+	origin wire.Origin // the backup that the cluster was founded from
+
 	watched bool  // somebody wants to be told of what nobody else needs; decides nothing
-	halted  error // set once an entry was met that this version does not know
+	speaks  byte  // the highest version that is known here
+	halted  error // set once something was met that is of a higher one
 	entry   wire.Entry
 	effects []effect
 	names   []byte // of locks that the effects name and that are no more
@@ -38,7 +41,8 @@ type lockFSM struct {
 const manyEffects = 1 << 16
 
 func newLockFSM() *lockFSM {
-	return &lockFSM{roll: new(sessions.Roll), times: make(map[timeID]runningTime), jobs: make(map[string]*wire.Job)}
+	return &lockFSM{level: wire.BaseVersion, speaks: wire.Version,
+		roll: new(sessions.Roll), times: make(map[timeID]runningTime), jobs: make(map[string]*wire.Job)}
 }
 
 // apply applies one entry and returns its effects, which are good until the next
@@ -53,15 +57,14 @@ func (f *lockFSM) apply(cmd []byte) []effect {
 	if f.halted != nil {
 		return nil
 	}
-	e := &f.entry
-	switch err := wire.DecodeEntry(cmd, e); {
-	case errors.Is(err, wire.ErrVersion):
-		f.halted = fmt.Errorf("%w: %w", ErrFormat, err)
-		f.emit(effect{kind: halted})
-		return f.effects
-	case err != nil:
+	version, e := wire.VersionOf(cmd), &f.entry
+	if version > f.speaks {
+		return f.outgrown(version)
+	}
+	if wire.DecodeEntry(cmd, e) != nil {
 		return nil
 	}
+	f.reach(version)
 	speaker := sessions.ID{Replica: e.Replica, Epoch: e.Epoch}
 	if e.Batch == 0 {
 		f.outside(e)
@@ -69,6 +72,24 @@ func (f *lockFSM) apply(cmd []byte) []effect {
 		f.commands(speaker, e)
 	}
 	return f.effects
+}
+
+// outgrown stops this replica's state machine for good: something has a version that is
+// not known here.
+func (f *lockFSM) outgrown(version byte) []effect {
+	f.halted = fmt.Errorf("%w: the cluster has reached feature level %d, and this version knows no more than %d: "+
+		"upgrade this replica", ErrFormat, version, f.speaks)
+	f.effects = append(f.effects[:0], effect{kind: halted})
+	return f.effects
+}
+
+// reach notes that the log has an entry of a version. Who does not know it has stopped
+// there, so from now on everybody who goes on knows it.
+func (f *lockFSM) reach(version byte) {
+	if version > f.level {
+		f.level = version
+		f.emit(effect{kind: raised, n: uint64(version)})
+	}
 }
 
 // warmAhead is how many commands' memory is asked for before the first of them is
@@ -115,6 +136,8 @@ func (f *lockFSM) outside(e *wire.Entry) {
 			f.end(f.roll.Expire(c.Replica, c.Epoch, c.Renewal, ttlOf(c)), causeExpired, "", e.At)
 		case wire.Due:
 			f.due(timeID{c.More.Who, c.Hold, timeKind(c.More.What)}, e.At)
+		case wire.Restore:
+			f.restorePart(c.More.Part)
 		}
 	}
 	f.renew(e)
@@ -387,14 +410,14 @@ func (f *lockFSM) tellLosses(id sessions.ID, why cause, note string) {
 // mark captures the state at this moment, at a cost that does not grow with the
 // number of locks. The capture is to be dropped by the caller.
 func (f *lockFSM) mark() (head []byte, c *capture) {
-	head = wire.AppendHead(nil, wire.Head{Token: f.token, Roll: f.roll, Lines: f.table.n, Jobs: f.jobList()})
+	head = wire.AppendHead(nil, wire.Head{Level: f.level, Token: f.token, Roll: f.roll, Lines: f.table.n, Jobs: f.jobList(), Origin: f.origin})
 	return head, f.table.mark()
 }
 
 // bytes returns a whole snapshot.
 func (f *lockFSM) bytes() []byte {
 	var b bytes.Buffer
-	w := wire.NewSnapshotWriter(&b)
+	w := wire.NewSnapshotWriter(&b, f.level)
 	head, c := f.mark()
 	defer c.drop()
 	_, _ = w.Write(head) // a bytes.Buffer takes everything

@@ -394,7 +394,7 @@ type slowSnapshot struct {
 // newSlowSnapshot marks f's state; want is its snapshot at this moment.
 func newSlowSnapshot(f *lockFSM, want []byte) *slowSnapshot {
 	s := &slowSnapshot{want: want}
-	s.w = wire.NewSnapshotWriter(&s.got)
+	s.w = wire.NewSnapshotWriter(&s.got, f.level)
 	head, c := f.mark()
 	s.capture = c
 	_, _ = s.w.Write(head)
@@ -437,7 +437,7 @@ func TestRulesAgainstNaive(t *testing.T) {
 	w := newWitness(t)
 	naive := &naiveFSM{limits: map[string]uint64{}}
 	f, replica := newLockFSM(), newLockFSM()
-	var snap *slowSnapshot
+	var snap []*slowSnapshot
 	kinds, causes := map[effectKind]int{}, map[cause]int{}
 	snaps := 0
 	for step := range steps {
@@ -473,14 +473,16 @@ func TestRulesAgainstNaive(t *testing.T) {
 		require.Equal(t, naive.describe(), describeLikeNaive(f), "step %d: %+v", step, e)
 		checkFSM(t, f)
 
-		switch {
-		case snap != nil:
-			if snap.write(t, rnd.IntN(800)) {
-				snap = nil
+		snap = slices.DeleteFunc(snap, func(s *slowSnapshot) bool {
+			done := rnd.IntN(2) == 0 && s.write(t, rnd.IntN(1600))
+			if done {
 				snaps++
 			}
-		case rnd.IntN(20) == 0:
-			snap = newSlowSnapshot(f, replica.bytes())
+			return done
+		})
+		switch {
+		case len(snap) < 3 && rnd.IntN(20) == 0: // of the engine and of backups, side by side
+			snap = append(snap, newSlowSnapshot(f, replica.bytes()))
 		case rnd.IntN(20) == 0:
 			b := f.bytes()
 			require.True(t, bytes.Equal(b, replica.bytes()), "step %d: equal logs, other bytes", step)
@@ -493,7 +495,7 @@ func TestRulesAgainstNaive(t *testing.T) {
 			replica = restored
 		}
 	}
-	for k := renewed; k < halted; k++ {
+	for k := renewed; k < restored; k++ { // of those from there on see the scripts
 		require.Positive(t, kinds[k], "the crowd never made %v happen", k)
 	}
 	for k := causeHeld; k <= causeNoWaiter; k++ {

@@ -502,7 +502,7 @@ func TestMarkAndPagesAreShort(t *testing.T) {
 	s.flush()
 	want := f.bytes()
 	got := bytes.NewBuffer(make([]byte, 0, len(want)))
-	w := wire.NewSnapshotWriter(got)
+	w := wire.NewSnapshotWriter(got, wire.BaseVersion)
 	start := time.Now()
 	head, c := f.mark()
 	mark := time.Since(start)

@@ -46,6 +46,8 @@ var rewrite = flag.Bool("rewrite", false, "write what testdata/fsm/*.txt expect 
 //	                             claim JOB TICK, forget JOB
 //	                             The last eight and downgrade are calls: [call=N], 1 if none is given
 //	1.2 #7 renewal=5 ...         a renewal that travels with it
+//	1.2 level 3                  an entry of version 3 that says nothing
+//	1.2 restore S DONE/OF [token=N] [tick=JOB:TICK] [bar=NAME:D]  a part of the backup SS...S
 //	raw 02ff                     an entry of these bytes
 //	again                        the last entry once more
 //	state                        everything there is
@@ -118,7 +120,11 @@ func (s *story) tell(script string) string {
 					c.Owner = "somebody else"
 				}
 			}
-			s.run(func() { s.apply(wire.AppendEntry(nil, e), wire.AppendEntry(nil, &other)) })
+			version := byte(1)
+			if words[1] == "level" {
+				version = byte(s.number(words[2]))
+			}
+			s.run(func() { s.apply(wire.AppendEntryOf(version, nil, e), wire.AppendEntryOf(version, nil, &other)) })
 		}
 	}
 	return s.out.String()
@@ -184,7 +190,7 @@ func (s *story) entry(line string) *wire.Entry {
 			words = words[1:]
 		}
 		switch {
-		case len(words) == 0:
+		case len(words) == 0, words[0] == "level":
 		case words[0] == "renew":
 			e.Renewal = s.number(words[1])
 		default:
@@ -278,6 +284,8 @@ func (s *story) moreCommand(w []string) (c wire.Command) {
 		m.Tick = tick
 	case "forget":
 		c.Op, c.Name = wire.Forget, w[1]
+	case "restore":
+		return wire.Command{Op: wire.Restore, More: &wire.More{Part: s.part(w)}}
 	case "due":
 		c.Op = wire.Due
 		switch w[1] {
@@ -303,6 +311,27 @@ func (s *story) moreCommand(w []string) (c wire.Command) {
 		}
 	}
 	return c
+}
+
+// part reads a part of a backup.
+func (s *story) part(w []string) *wire.Part {
+	p := &wire.Part{Origin: wire.Origin{Sum: strings.Repeat(w[1], 64)}}
+	p.Done, p.Of = s.pair(w[2], "/")
+	for _, option := range w[3:] {
+		key, value, _ := strings.Cut(option, "=")
+		name, of, _ := strings.Cut(value, ":")
+		switch key {
+		case "token":
+			p.Token = fencing.Token(s.number(value))
+		case "tick":
+			p.Ticks = append(p.Ticks, wire.Tick{Job: name, Tick: int64(s.number(of))})
+		case "bar":
+			p.Bars = append(p.Bars, wire.NamedBar{Name: name, For: time.Duration(s.millis(of)) * time.Millisecond})
+		default:
+			s.t.Fatalf("script: %q", option)
+		}
+	}
+	return p
 }
 
 // options reads what an acquire or a take says beside names.
@@ -364,6 +393,12 @@ func (s *story) millis(word string) uint64 {
 func describeFSM(f *lockFSM) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "last token %d\n", f.token)
+	if f.level > wire.BaseVersion {
+		fmt.Fprintf(&b, "level %d\n", f.level)
+	}
+	if f.origin.Of > 0 {
+		fmt.Fprintf(&b, "%d of %d parts of %.4s...\n", f.origin.Done, f.origin.Of, f.origin.Sum)
+	}
 	for p := range f.roll.Processes() {
 		fmt.Fprintf(&b, "process %d.%d: renewal %d, batch %d", p.Replica, p.Epoch, p.Renewal, p.Batch)
 		sep := ", sessions"

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strings"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -67,7 +68,7 @@ func TestEffectsAndCausesHaveNames(t *testing.T) {
 		seen[k.String()] = true
 	}
 	clear(seen)
-	for c := causeHeld; c <= causeNoWaiter; c++ {
+	for c := causeHeld; c <= causeRestored; c++ {
 		require.NotEmpty(t, c.String())
 		require.False(t, seen[c.String()])
 		seen[c.String()] = true
@@ -110,11 +111,6 @@ func TestRestoreRefusesDamage(t *testing.T) {
 		b[n] ^= 1 << (n % 8)
 		require.ErrorIs(t, m.restore(bytes.NewReader(b), nil), ErrFormat, "byte %d", n)
 	}
-	newer := bytes.Clone(whole)
-	newer[0]++
-	require.ErrorIs(t, m.restore(bytes.NewReader(newer), nil), wire.ErrVersion)
-	require.ErrorIs(t, m.restore(bytes.NewReader(newer), nil), ErrFormat)
-
 	broken := errors.New("input/output error")
 	err := m.restore(io.MultiReader(bytes.NewReader(whole[:len(whole)/2]), iotest.ErrReader(broken)), nil)
 	require.ErrorIs(t, err, broken)
@@ -125,6 +121,31 @@ func TestRestoreRefusesDamage(t *testing.T) {
 	require.ErrorIs(t, m.restore(bytes.NewReader(whole), stopped), errStopped)
 	require.Same(t, before, m.fsm)
 	require.Equal(t, whole, m.fsm.bytes())
+}
+
+// A snapshot of a level that is not spoken here stops this replica as an entry does,
+// and not its process: the state stays as it was, and is not kept.
+func TestRestoreOfANewerLevelHalts(t *testing.T) {
+	newer := bytes.Clone(someState().bytes())
+	newer[0] = wire.Version + 1
+	of3 := someState()
+	of3.level = 3
+	for snapshot, speaks := range map[string]byte{string(newer): wire.Version, string(of3.bytes()): 2} {
+		m := newMachine()
+		m.fsm.speaks = speaks
+		var effects []effect
+		m.perform = func(list []effect) { effects = append(effects, list...) }
+		m.restored = func() { t.Fatal("told of a restored state") }
+		before := m.fsm
+		require.NoError(t, m.restore(strings.NewReader(snapshot), nil))
+		require.Equal(t, []effect{{kind: halted}}, effects)
+		require.ErrorIs(t, m.fsm.halted, ErrFormat)
+		require.ErrorContains(t, m.fsm.halted, fmt.Sprintf("level %d, and this version knows no more than %d", speaks+1, speaks))
+		require.Same(t, before, m.fsm)
+		require.ErrorIs(t, m.snapshot()(nil, nil), errStopped)
+		m.apply([]logEntry{{1, wire.AppendEntry(nil, &wire.Entry{Replica: 1, Epoch: 1, Commands: []wire.Command{{Op: wire.Boot}}})}})
+		require.Len(t, effects, 1, "it applies nothing more")
+	}
 }
 
 // What is well formed and still cannot be: the machine's own invariants.
@@ -142,7 +163,7 @@ func TestRestoreRefusesWhatCannotBe(t *testing.T) {
 		roll.Open(sessions.Session{ID: id})
 		roll.Number(id, 2)
 		var b bytes.Buffer
-		w := wire.NewSnapshotWriter(&b)
+		w := wire.NewSnapshotWriter(&b, wire.BaseVersion)
 		_, _ = w.Write(wire.AppendHead(nil, wire.Head{Token: 10, Roll: roll, Lines: len(ls)}))
 		for _, l := range ls {
 			_, _ = w.Write(wire.AppendLine(nil, l))
@@ -204,7 +225,7 @@ func TestHaltedMachineWritesNoSnapshot(t *testing.T) {
 	m := newMachine()
 	var effects []effect
 	m.perform = func(list []effect) { effects = append(effects, list...) }
-	m.apply([]logEntry{{1, []byte{wire.EntryVersion + 1}}, {2, []byte{wire.EntryVersion + 1}}})
+	m.apply([]logEntry{{1, []byte{wire.Version + 1}}, {2, []byte{wire.Version + 1}}})
 	require.Equal(t, []effect{{kind: halted}}, effects, "told once")
 	require.ErrorIs(t, m.fsm.halted, ErrFormat)
 	var b bytes.Buffer
@@ -224,40 +245,42 @@ func TestMachineSnapshot(t *testing.T) {
 	m.apply([]logEntry{{1, wire.AppendEntry(nil, &release)}})
 	require.NoError(t, save(&b, nil))
 	require.Equal(t, want, b.Bytes(), "the state at the mark, and not that of the moment it is written")
-	require.Nil(t, m.fsm.table.capture)
+	require.Empty(t, m.fsm.table.captures)
 
 	require.NoError(t, m.snapshot()(nil, nil))
-	require.Nil(t, m.fsm.table.capture, "what the mark holds is given back")
+	require.Empty(t, m.fsm.table.captures, "what the mark holds is given back")
 
 	stopped := make(chan struct{})
 	close(stopped)
 	require.ErrorIs(t, m.snapshot()(io.Discard, stopped), errStopped)
-	require.Nil(t, m.fsm.table.capture)
+	require.Empty(t, m.fsm.table.captures)
 	require.NoError(t, m.restore(&b, nil))
 	require.Equal(t, want, m.fsm.bytes())
 
 	broken := errors.New("no space left on device")
 	require.ErrorIs(t, m.snapshot()(brokenWriter{broken}, nil), broken)
-	require.Nil(t, m.fsm.table.capture)
+	require.Empty(t, m.fsm.table.captures)
 }
 
 type brokenWriter struct{ err error }
 
 func (w brokenWriter) Write([]byte) (int, error) { return 0, w.err }
 
-// A second capture ends the first, which must then give nothing rather than
-// something of a later state.
+// A capture that was dropped must give nothing rather than something of a later state.
 func TestEndedCaptureGivesNothing(t *testing.T) {
 	f := someState()
 	_, first := f.mark()
 	_, second := f.mark()
-	require.Panics(t, func() { first.take(nil, 0) })
+	first.take(nil, 0)
 	second.take(nil, 0)
-	first.drop() // not its own any more
+	first.drop()
+	require.Panics(t, func() { first.take(nil, 1) })
 	second.take(nil, 1)
+	first.drop()
+	second.take(nil, 2)
 	second.drop()
-	require.Panics(t, func() { second.take(nil, 2) })
-	require.Nil(t, f.table.capture)
+	require.Panics(t, func() { second.take(nil, 3) })
+	require.Empty(t, f.table.captures)
 }
 
 // Where a name's page is sets the order of a snapshot, on every replica of every

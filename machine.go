@@ -1,6 +1,7 @@
 package quorumlock
 
 import (
+	"errors"
 	"io"
 	"runtime"
 	"sync"
@@ -43,14 +44,21 @@ func (m *machine) apply(entries []logEntry) {
 // snapshot marks the state. Writing it then takes the lock a page at a time, so the
 // log goes on meanwhile.
 func (m *machine) snapshot() func(io.Writer, <-chan struct{}) error {
+	_, write := m.mark()
+	return write
+}
+
+// mark is snapshot, and tells after which entry the state was marked.
+func (m *machine) mark() (applied uint64, write func(io.Writer, <-chan struct{}) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.fsm.halted != nil {
 		// What this replica has is not what the others have: it must not be kept.
-		return func(io.Writer, <-chan struct{}) error { return errStopped }
+		return m.applied, func(io.Writer, <-chan struct{}) error { return errStopped }
 	}
 	head, c := m.fsm.mark()
-	return func(w io.Writer, stop <-chan struct{}) error {
+	level := m.fsm.level
+	return m.applied, func(w io.Writer, stop <-chan struct{}) error {
 		defer func() {
 			m.mu.Lock()
 			defer m.mu.Unlock()
@@ -59,7 +67,7 @@ func (m *machine) snapshot() func(io.Writer, <-chan struct{}) error {
 		if w == nil {
 			return nil
 		}
-		return m.write(wire.NewSnapshotWriter(w), head, c, stop)
+		return m.write(wire.NewSnapshotWriter(w, level), head, c, stop)
 	}
 }
 
@@ -90,11 +98,22 @@ func (m *machine) write(w *wire.SnapshotWriter, head []byte, c *capture, stop <-
 
 func (m *machine) restore(r io.Reader, stop <-chan struct{}) error {
 	fsm, err := restoreFSM(r, stop)
-	if err != nil {
-		return err
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err == nil && fsm.level > m.fsm.speaks {
+		err = &wire.VersionError{Version: fsm.level}
+	}
+	var newer *wire.VersionError
+	switch {
+	case errors.As(err, &newer):
+		// As for an entry that is not known. The engine would stop the process over an
+		// error; and it has the snapshot, from which an upgraded replica goes on.
+		m.perform(m.fsm.outgrown(newer.Version))
+		return nil
+	case err != nil:
+		return err
+	}
+	fsm.speaks = m.fsm.speaks
 	m.fsm = fsm
 	m.restored()
 	return nil

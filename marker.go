@@ -57,6 +57,7 @@ type marker struct {
 	Joined    bool              `json:"joined"`
 	Removed   bool              `json:"removed,omitempty"` // from the cluster, for good
 	Founders  map[uint64]string `json:"founders,omitempty"`
+	Backup    string            `json:"backup,omitempty"` // sum of the backup from which they founded it
 	Groups    int               `json:"groups,omitempty"` // 0 stands for 1
 	Executors uint64            `json:"executors"`
 	LogShards uint64            `json:"log_shards"`
@@ -193,7 +194,7 @@ func (d *directory) check(o Options) error {
 		return fmt.Errorf("%w: Options.Groups is %d, but %s was founded with %d: the number of groups can never change",
 			ErrGroups, given, d.path, founded)
 	}
-	return d.checkMembers(o)
+	return errors.Join(d.checkMembers(o), d.checkRestore(o))
 }
 
 // checkPath refuses a directory that was moved with snapshots in it: the engine
@@ -248,10 +249,16 @@ func (d *directory) redraft(o Options) error {
 		return fmt.Errorf("%w: the first start in %s was not completed: it needs Members, or Join, again", ErrOptions, d.path)
 	}
 	d.marker.Hostname, d.marker.Path = host, d.path
+	if o.backupErr != nil {
+		return o.backupErr
+	}
 	d.marker.Joined, d.marker.Founders = o.Join, maps.Clone(o.Members)
-	d.marker.Groups = 0
+	d.marker.Groups, d.marker.Backup = 0, ""
 	if o.Groups > 1 {
 		d.marker.Groups = o.Groups
+	}
+	if o.backup != nil {
+		d.marker.Backup = o.backup.info.Sum
 	}
 	return nil
 }
@@ -426,7 +433,8 @@ func sumOf(raw []byte) string {
 
 func ids(members map[uint64]string) []uint64 { return slices.Sorted(maps.Keys(members)) }
 
-// foundersHash tells apart clusters founded with different replicas. Addresses
+// foundersHash tells apart clusters founded with different replicas, or from different
+// backups. Addresses
 // may change and do not count. It is 0 for a replica that joined later.
 func (m marker) foundersHash() uint64 {
 	if m.Joined {
@@ -436,5 +444,6 @@ func (m marker) foundersHash() uint64 {
 	for _, id := range ids(m.Founders) {
 		_ = binary.Write(h, binary.BigEndian, id) // a hash never fails
 	}
+	_, _ = h.Write([]byte(m.Backup))
 	return binary.BigEndian.Uint64(h.Sum(nil)) | 1
 }

@@ -30,6 +30,8 @@ type Node struct {
 
 	ctx     context.Context // ends when the node closes
 	stop    context.CancelFunc
+	open    context.Context // ends when Close begins
+	leave   context.CancelFunc
 	loops   sync.WaitGroup
 	closing sync.Once
 	closed  chan struct{} // closed when Close has done all it does
@@ -46,6 +48,7 @@ type Node struct {
 	failed                error    // why this node can do nothing any more
 	draining              bool     // Shutdown has begun: no new sessions
 	resting               int      // senders that have nothing to do
+	founding              string   // sum of the backup from which the cluster was founded
 	own                   *Session // the node's own
 	sessions              map[uint64]*Session
 	answers               []chan struct{} // empty, of calls that have had their answer
@@ -58,7 +61,8 @@ type Node struct {
 // wait until the cluster has a majority. Ready tells when it has.
 //
 // It returns an error matching ErrOptions, listing every fault, before it touches
-// anything; ErrDirectory, ErrMembers, ErrGroups, ErrWiped or ErrRemoved when Dir is not this replica's; or
+// anything; ErrDirectory, ErrMembers, ErrGroups, ErrWiped or ErrRemoved when Dir is not this
+// replica's; ErrBackup, ErrFormat or the file system's error when Restore cannot be read; or
 // the network's error when Listen cannot be bound.
 func Open(opts Options) (*Node, error) {
 	opts, err := opts.complete()
@@ -73,6 +77,9 @@ func Open(opts Options) (*Node, error) {
 type opener func(o Options, m []stateMachine, ev engineEvents) (engineHost, identity, error)
 
 func open(opts Options, openEngine opener) (*Node, error) {
+	if opts.Restore != "" {
+		opts.backup, opts.backupErr = readRestoration(opts.Restore)
+	}
 	n := &Node{
 		opts:     opts,
 		clk:      opts.clock,
@@ -88,6 +95,7 @@ func open(opts Options, openEngine opener) (*Node, error) {
 	}
 	n.quotas = newQuotas(n, opts.Quotas)
 	n.ctx, n.stop = context.WithCancel(context.Background())
+	n.open, n.leave = context.WithCancel(context.Background())
 	for i := range opts.Groups {
 		n.groups = append(n.groups, newGroup(n, i))
 	}
@@ -111,6 +119,8 @@ func open(opts Options, openEngine opener) (*Node, error) {
 		g.engine = host.group(i)
 	}
 	n.self = sessions.ID{Replica: opts.ReplicaID, Epoch: id.epoch}
+	n.founding = id.backup
+	n.opts.backup = nil // it is large, and needed once
 	n.mu.Unlock()
 
 	for _, g := range n.groups {
@@ -119,6 +129,11 @@ func open(opts Options, openEngine opener) (*Node, error) {
 	n.loops.Go(n.renewLoop)
 	n.loops.Go(n.expiryLoop)
 	n.loops.Go(n.memberLoop)
+	n.loops.Go(n.levelLoop)
+	n.loops.Go(n.resignLoop)
+	if id.backup != "" && opts.backup != nil {
+		n.loops.Go(func() { n.restoreLoop(opts.backup) })
+	}
 	for range window {
 		n.loops.Go(func() { n.sendLoop(nil) })
 	}
@@ -126,16 +141,18 @@ func open(opts Options, openEngine opener) (*Node, error) {
 }
 
 // Ready waits until this replica's life has begun in the log: a majority is there,
-// and what the process held in a former life is free. It returns an error matching
+// what the process held in a former life is free, and what Options.Restore asks for is
+// restored. It returns an error matching
 // ErrNoQuorum and ctx's error if ctx ends first, or the reason for which this node
-// never will be ready: ErrWiped, ErrMembers, ErrGroups, ErrRemoved, ErrFormat or ErrClosed.
+// never will be ready: ErrWiped, ErrMembers, ErrGroups, ErrRemoved, ErrFormat, ErrBackup or
+// ErrClosed.
 func (n *Node) Ready(ctx context.Context) error {
 	if err := checkCtx(ctx); err != nil {
 		return err
 	}
 	for _, g := range n.groups {
 		select {
-		case <-g.booted:
+		case <-g.ready:
 		case <-n.ctx.Done():
 			return n.err()
 		case <-ctx.Done():
@@ -145,9 +162,9 @@ func (n *Node) Ready(ctx context.Context) error {
 	return n.err()
 }
 
-// ready reports whether this life has begun in the log of every group.
+// ready reports whether this node may ask for something in every group.
 func (n *Node) ready() bool {
-	return !slices.ContainsFunc(n.groups, func(g *group) bool { return !isClosed(g.booted) })
+	return !slices.ContainsFunc(n.groups, func(g *group) bool { return !isClosed(g.ready) })
 }
 
 // err returns why the node can do nothing any more, or nil.
@@ -321,6 +338,7 @@ func (n *Node) Close() error {
 	n.closing.Do(func() {
 		defer close(n.closed)
 		n.fail(ErrClosed)
+		n.leave()
 		n.loops.Wait()
 		err = n.host.close()
 	})
@@ -329,9 +347,12 @@ func (n *Node) Close() error {
 }
 
 // encode encodes an entry that this process speaks.
-func (n *Node) encode(e wire.Entry) []byte {
+func (n *Node) encode(e wire.Entry) []byte { return n.encodeOf(1, e) }
+
+// encodeOf encodes it in a version that is at least the one given.
+func (n *Node) encodeOf(version byte, e wire.Entry) []byte {
 	e.Replica, e.Epoch, e.At = n.self.Replica, n.self.Epoch, n.clk.Now().UnixMilli()
-	return wire.AppendEntry(nil, &e)
+	return wire.AppendEntryOf(version, nil, &e)
 }
 
 func checkCtx(ctx context.Context) error {

@@ -201,7 +201,7 @@ func TestNewerEntryStopsTheReplica(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
 		h, err := nodes[1].Acquire(soon(t), "job")
 		require.NoError(t, err)
-		s.alter(func() { s.log = append(s.log, []byte{wire.EntryVersion + 1, 0xc0}) })
+		s.alter(func() { s.log = append(s.log, []byte{wire.Version + 1, 0xc0}) })
 		<-h.Done()
 		for _, n := range nodes {
 			_, err := n.Acquire(soon(t), "other")
@@ -226,7 +226,7 @@ func TestMalformedEntryHasNoEffect(t *testing.T) {
 		synctest.Wait()
 		before := snapshotOf(t, nodes[2])
 		s.alter(func() {
-			s.log = append(s.log, []byte{}, []byte{0}, []byte{wire.EntryVersion}, []byte{wire.EntryVersion, 0xff, 0xff})
+			s.log = append(s.log, []byte{}, []byte{0}, []byte{wire.Version}, []byte{wire.Version, 0xff, 0xff})
 		})
 		synctest.Wait()
 		require.Equal(t, before, snapshotOf(t, nodes[2]))

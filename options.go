@@ -80,6 +80,15 @@ type Options struct {
 	// has caught up takes a vote when fewer than five replicas have one. No founder can
 	// have it.
 	NonVoting bool
+	// Restore is the path of a backup (see Node.Backup) from which a new cluster is
+	// founded: the same file on each founder, at its first start. It may be gone once
+	// Ready has returned. What is restored: fencing tokens go on far beyond all that were ever granted,
+	// ticks that were claimed stay claimed, and a name whose holder asked for a LockDelay,
+	// or a MinHold that was not over, is granted to nobody for as long. Sessions, holds and
+	// waits are not: their processes are gone. Nothing is granted, and Ready waits, until
+	// the longest TTL of the backup's sessions, at least SessionTTL, has passed. End the
+	// old cluster first, and give the new one another Cluster name: see docs/OPERATIONS.md.
+	Restore string
 	// Dir is where the log and the snapshots are kept. One process at a time may
 	// use it, always under the same ReplicaID, Cluster and hostname. If it is removed
 	// meanwhile, the process is stopped when the next snapshot is due.
@@ -134,6 +143,10 @@ type Options struct {
 	clock  clock.Clock  // tests: the time source of the node's loops
 	trust  trustClock   // tests: the clock by which a holder judges its own lease
 	faults *peer.Faults // tests: what the network does to messages
+	level  byte         // tests: the highest feature level that this process speaks
+
+	backup    *restoration // read from Restore
+	backupErr error        // why it could not be read
 
 	hardware *lab.Hardware // of package locktest; nil for the machine's own
 }
@@ -154,6 +167,9 @@ func (o Options) complete() (Options, error) {
 		checkAddress(fault, "Listen", o.Listen)
 	}
 	o.checkMembers(fault)
+	if o.Restore != "" && o.Join {
+		fault("Restore and Join are both set: a backup is restored by founders")
+	}
 	if o.Dir == "" {
 		fault("Dir is empty: a replica needs a directory for its log")
 	}
@@ -213,6 +229,9 @@ func (o *Options) fillDefaults() {
 	}
 	if o.trust == nil {
 		o.trust = trustClockFor(o.clock)
+	}
+	if o.level == 0 {
+		o.level = wire.Version
 	}
 	o.Members, o.Quotas = maps.Clone(o.Members), slices.Clone(o.Quotas)
 }

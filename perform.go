@@ -33,7 +33,11 @@ func (g *group) perform(effects []effect) {
 		case untimed:
 			g.agenda.end(timeID{e.session, e.hold, e.what})
 		case halted:
-			g.n.halt()
+			g.n.failLocked(g.machine.fsm.halted)
+		case restored:
+			g.restoredPart(e)
+		case raised:
+			g.n.log.Info("feature level raised", "level", e.n)
 		case ended:
 			g.n.stats.ended(e.cause)
 		}
@@ -96,6 +100,15 @@ func (g *group) concerns(e *effect) {
 func (g *group) begun() {
 	if !isClosed(g.booted) {
 		close(g.booted)
+	}
+	g.settleReady()
+}
+
+// settleReady lets this process ask for something, once its life has begun and what was
+// to be restored is there.
+func (g *group) settleReady() {
+	if isClosed(g.booted) && !isClosed(g.ready) && !g.awaits() {
+		close(g.ready)
 		if !g.stream.empty() {
 			g.dispatch()
 		}
@@ -128,10 +141,6 @@ func (g *group) judged(e *effect) {
 func errReplaced(self sessions.ID) error {
 	return fmt.Errorf("%w: another process has opened replica %d after this one (epoch %d): was the directory copied?",
 		ErrDirectory, self.Replica, self.Epoch)
-}
-
-func (n *Node) halt() {
-	n.failLocked(fmt.Errorf("%w: the log holds an entry of a newer version: upgrade this replica", ErrFormat))
 }
 
 // confirm notes that the group has opened a session.

@@ -30,6 +30,7 @@ type role struct {
 	Join          bool
 	TTL, Election time.Duration
 	Snapshots     uint64 // entries between two; 0 for the default
+	Level         byte   // that its version speaks; 0 for the newest
 }
 
 // An order is a call that a child is to make.
@@ -52,6 +53,7 @@ type answer struct {
 	At     time.Duration // when it returned; busy: when the hold was last trusted
 
 	Leader uint64 // status
+	Level  int    // status: the feature level in force
 
 	Grants int      // tally: how often a lock was had
 	Losses []string // tally: what was lost, or refused
@@ -80,7 +82,7 @@ func playRole(text string) int {
 	c := &child{holds: make(map[string]*Hold), out: json.NewEncoder(os.Stdout)}
 	n, err := Open(Options{
 		ReplicaID: r.ID, Address: r.Address, Dir: r.Dir, Members: r.Members, Join: r.Join, Cluster: r.Cluster,
-		SessionTTL: r.TTL, ElectionTimeout: r.Election, Logger: testLogger(nil), OnFatal: c.lastWords,
+		SessionTTL: r.TTL, ElectionTimeout: r.Election, Logger: testLogger(nil), OnFatal: c.lastWords, level: r.Level,
 	})
 	if err != nil {
 		c.say(answer{Err: err.Error()})
@@ -171,7 +173,8 @@ func (c *child) do(ctx context.Context, o order, a *answer) error {
 	case "shutdown":
 		return c.n.Shutdown(ctx)
 	case "status":
-		a.Leader = c.n.Status().Leader
+		s := c.n.Status()
+		a.Leader, a.Level = s.Leader, s.Level
 		return nil
 	case "replace":
 		return c.n.ReplaceReplica(ctx, o.Dead, o.Replica, o.Address)

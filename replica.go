@@ -20,6 +20,7 @@ import (
 type identity struct {
 	epoch   uint64   // how often the directory was opened, this time included
 	storage [16]byte // of the directory; another one after it was wiped
+	backup  string   // sum of the backup from which the cluster was founded, or ""
 }
 
 // replica is the engine over dragonboat.
@@ -95,7 +96,7 @@ func openReplica(o Options, m []stateMachine, ev engineEvents) (engineHost, iden
 		_ = r.close()
 		return nil, identity{}, err
 	}
-	return r, identity{epoch: dir.marker.Epoch, storage: dir.marker.storage()}, nil
+	return r, identity{epoch: dir.marker.Epoch, storage: dir.marker.storage(), backup: dir.marker.Backup}, nil
 }
 
 func newReplica(o Options, dir *directory, m []stateMachine, ev engineEvents) *replica {
@@ -337,6 +338,8 @@ func (s *shard) members() map[uint64]string {
 }
 
 func (r *replica) unreachable() map[uint64]error { return r.peers.Unreachable() }
+
+func (r *replica) levels() map[uint64]byte { return r.peers.Levels() }
 
 func (r *replica) close() error {
 	r.mu.Lock()

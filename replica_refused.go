@@ -43,7 +43,7 @@ func (r *replica) foundedError(refusal *peer.Refusal) error {
 			"empty the directories of those that had it wrong and never took part", ErrGroups, refusal)
 	}
 	return fmt.Errorf("%w: %w. This one was founded with %v: all founders need the same Members "+
-		"from their first start on; empty the directories of those that had it wrong and never took part",
+		"(and the same Restore, or none) from their first start on; empty the directories of those that had it wrong and never took part",
 		ErrMembers, refusal, ids(r.dir.marker.Founders))
 }
 

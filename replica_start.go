@@ -100,6 +100,7 @@ func (r *replica) connect(o Options, listener net.Listener, book *peer.Book) {
 		Address:  o.Address,
 		Zone:     o.Zone,
 		NoVote:   o.NonVoting,
+		Level:    o.level,
 		Groups:   m.Groups,
 	}
 	r.peers = peer.New(peer.Config{

@@ -19,7 +19,7 @@ func restoreFSM(r io.Reader, stop <-chan struct{}) (*lockFSM, error) {
 		return nil, unreadable(err)
 	}
 	f := newLockFSM()
-	f.token = head.Token
+	f.level, f.token, f.origin = head.Level, head.Token, head.Origin
 	f.roll = head.Roll
 	for i := range head.Jobs {
 		f.jobs[head.Jobs[i].Name] = &head.Jobs[i]

@@ -116,6 +116,7 @@ func TestShortestTTLSetsThePace(t *testing.T) {
 
 func TestNothingIsRenewedWithoutSessions(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim, _ map[uint64]*Node) {
+		elapse(2 * DefaultElectionTimeout) // the feature level is raised
 		before := s.length()
 		elapse(time.Hour)
 		require.Equal(t, before, s.length(), "an idle cluster writes nothing")

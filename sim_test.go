@@ -102,7 +102,8 @@ type simReplica struct {
 	ev       engineEvents
 	onLeader func(leader, term uint64)
 	epoch    uint64
-	applied  int // how many entries
+	level    byte // that it speaks
+	applied  int  // how many entries
 	barriers uint64
 	term     uint64 // the last one that it was told it leads
 
@@ -177,12 +178,19 @@ func (s *sim) openAll(t testing.TB) map[uint64]*Node {
 }
 
 func (s *sim) opener(o Options, m []stateMachine, ev engineEvents) (engineHost, identity, error) {
+	if o.backupErr != nil {
+		return nil, identity{}, o.backupErr
+	}
 	var host simHost
 	for i, own := range s.all(len(m)) {
-		host = append(host, own.openReplica(o.ReplicaID, m[i], ev, func(leader, term uint64) { ev.leader(i, leader, term) }))
+		host = append(host, own.openReplica(o, m[i], ev, func(leader, term uint64) { ev.leader(i, leader, term) }))
 	}
 	s.peers.note(func(p *simPeers) { p.zones[o.ReplicaID] = o.Zone })
-	return host, identity{epoch: host[0].epoch}, nil
+	id := identity{epoch: host[0].epoch}
+	if o.backup != nil {
+		id.backup = o.backup.info.Sum
+	}
+	return host, id, nil
 }
 
 // all returns the simulations of all groups, which are so many.
@@ -266,7 +274,8 @@ func (h simHost) close() error {
 	return nil
 }
 
-func (s *sim) openReplica(id uint64, m stateMachine, ev engineEvents, leader func(leader, term uint64)) *simReplica {
+func (s *sim) openReplica(o Options, m stateMachine, ev engineEvents, leader func(leader, term uint64)) *simReplica {
+	id := o.ReplicaID
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// A life of its own: calls of the former one may still be under way.
@@ -275,7 +284,7 @@ func (s *sim) openReplica(id uint64, m stateMachine, ev engineEvents, leader fun
 		former = &simReplica{id: id}
 	}
 	r := &simReplica{
-		sim: s, id: former.id, m: m, ev: ev, onLeader: leader, epoch: former.epoch + 1,
+		sim: s, id: former.id, m: m, ev: ev, onLeader: leader, epoch: former.epoch + 1, level: o.level,
 		cut: former.cut, mute: former.mute, paused: former.paused, closed: make(chan struct{}),
 	}
 	s.replicas[r.id] = r
@@ -705,6 +714,19 @@ func (s *sim) alterMembers(c memberChange) {
 			r.ev.members()
 		}
 	}
+}
+
+func (h simHost) levels() map[uint64]byte {
+	r := h[0]
+	r.sim.mu.Lock()
+	defer r.sim.mu.Unlock()
+	levels := make(map[uint64]byte)
+	for id, other := range r.sim.replicas {
+		if id != r.id && r.connected() && other.connected() {
+			levels[id] = other.level
+		}
+	}
+	return levels
 }
 
 func (r *simReplica) close() {

@@ -108,7 +108,7 @@ func (s *stream) settle(number uint64) {
 // needed, and go when they are not. n.mu is held.
 func (g *group) dispatch() {
 	n := g.n
-	if g.senders == window || !isClosed(g.booted) || n.failed != nil {
+	if g.senders == window || !isClosed(g.ready) || n.failed != nil {
 		return
 	}
 	g.senders++

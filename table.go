@@ -19,10 +19,11 @@ const pages = 1 << 12
 // and has no waiter is a record in a page; any other is a queue.Line. Which of the
 // two a lock is shows nowhere: not in an effect, not in a snapshot.
 type table struct {
-	page    [pages]page
-	lines   [pages]map[string]*queue.Line
-	n       int
-	capture *capture
+	page  [pages]page
+	lines [pages]map[string]*queue.Line
+	n     int
+
+	captures []*capture
 
 	members []member // of sessions; the first is nobody
 	byID    map[sessions.ID]uint32

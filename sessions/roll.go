@@ -200,6 +200,16 @@ func (r *Roll) ShortestTTL() (shortest time.Duration) {
 	return shortest
 }
 
+// LongestTTL returns the longest TTL of all sessions, or 0 if there is none.
+func (r *Roll) LongestTTL() (longest time.Duration) {
+	for _, p := range r.processes {
+		for _, s := range p.sessions {
+			longest = max(longest, s.TTL)
+		}
+	}
+	return longest
+}
+
 // Close takes a session off the roll. It returns nil if it is not on it.
 func (r *Roll) Close(id ID) *Session {
 	s := r.Session(id)

@@ -103,6 +103,18 @@ func (b *Book) Address(replica uint64) string {
 	return b.records[replica].address
 }
 
+// Addresses returns all replicas that are on record, and where each said that it is
+// dialled, or "".
+func (b *Book) Addresses() map[uint64]string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := make(map[uint64]string, len(b.records))
+	for id, r := range b.records {
+		all[id] = r.address
+	}
+	return all
+}
+
 // Zone returns the zone that replica said that it is in, or "".
 func (b *Book) Zone(replica uint64) string {
 	b.mu.Lock()

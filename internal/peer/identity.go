@@ -41,6 +41,7 @@ type Identity struct {
 	Epoch    uint64  // how often its directory was opened
 	Life     uint64  // drawn at random each time, since an old copy counts on from where it was
 	Address  string  // where it is dialled
+	Level    byte    // the highest feature level that its process speaks; 0 before there were any
 	Groups   int     // Raft groups that the cluster was founded with; 0 stands for 1
 	Zone     string  // what fails together with it; for people, and for those who place replicas
 	NoVote   bool    // it wants no vote
@@ -138,6 +139,7 @@ func (h *hello) encode() []byte {
 		b = append(b, s.storage[:]...)
 	}
 	b = binary.BigEndian.AppendUint16(b, uint16(h.groups()))
+	b = append(b, h.Level)
 	b = appendString(b, h.Zone)
 	b = appendBool(b, h.NoVote)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(h.news)))
@@ -193,6 +195,9 @@ func decodeHello(b []byte) (h hello, version uint16, err error) {
 	}
 	if len(r.b) > 0 { // a version that knew one group only did not say so
 		h.Groups = int(r.uint16())
+	}
+	if len(r.b) > 0 { // nor its level
+		h.Level = r.bytes(1)[0]
 	}
 	if len(r.b) > 0 {
 		h.decodeMore(&r)

@@ -154,14 +154,9 @@ func TestHeardOf(t *testing.T) {
 	require.LessOrEqual(t, a.Heard(2), time.Since(sent), "each message counts")
 }
 
-// The greeting of a version that says less is understood, and the longest one fits.
+// The longest greeting fits.
 func TestGreetingLengths(t *testing.T) {
 	h := hello{Identity: Identity{Cluster: "c", Replica: 1, Storage: Storage{1}, Address: "a:1"}, to: 2}
-	raw := h.encode()
-	old, _, err := decodeHello(raw[:len(raw)-2-2-1-2-2])
-	require.NoError(t, err)
-	require.Equal(t, h, old)
-
 	book, err := CreateBook(filepath.Join(t.TempDir(), "peers.json"))
 	require.NoError(t, err)
 	require.NoError(t, book.update(func(records map[uint64]record, gone map[uint64]bool) {
@@ -174,7 +169,7 @@ func TestGreetingLengths(t *testing.T) {
 	}))
 	h.Groups, h.Cluster, h.Address = 3, string(make([]byte, maxCluster)), string(make([]byte, maxAddress))
 	book.tell(&h, func(uint64) time.Duration { return -1 })
-	raw = h.encode()
+	raw := h.encode()
 	require.Less(t, len(raw), maxGreeting)
 	got, _, err := decodeHello(raw)
 	require.NoError(t, err)

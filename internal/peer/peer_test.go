@@ -634,3 +634,50 @@ func FuzzFrame(f *testing.F) {
 		require.True(t, bytes.HasPrefix(b, out.Bytes()))
 	})
 }
+
+// Of whoever is connected, a replica knows which level it speaks, and of nobody else: one
+// that comes back may speak another.
+func TestLevels(t *testing.T) {
+	b := setup{id: Identity{Replica: 2, Level: 3}}.start(t)
+	require.Empty(t, b.Levels())
+	greet := func(id uint64, level byte) *Conn {
+		a := setup{id: Identity{Replica: id, Level: level}}.start(t)
+		c, err := a.dial(t, 2, b)
+		require.NoError(t, err)
+		require.NoError(t, c.Send(kindTest, nil))
+		receive(t, b.got)
+		require.Empty(t, a.Levels(), "it greeted, and was not greeted")
+		return c
+	}
+	one := greet(1, 7)
+	require.Equal(t, map[uint64]byte{1: 7}, b.Levels())
+	greet(4, 0)
+	require.Equal(t, map[uint64]byte{1: 7, 4: 0}, b.Levels())
+	one.Close()
+	require.Eventually(t, func() bool { return len(b.Levels()) == 1 }, enough, time.Millisecond)
+}
+
+// A greeting from before there were levels has nothing behind the roster.
+func TestGreetingWithoutALevel(t *testing.T) {
+	h := hello{Identity: Identity{Cluster: "c", Replica: 3, Storage: Storage{1}, Address: "a:1", Groups: 2, Level: 9}, to: 4}
+	b := h.encode()
+	got, _, err := decodeHello(b)
+	require.NoError(t, err)
+	require.Equal(t, h, got)
+	// Nor is anything of others, of a zone and of votes.
+	bare := b[:len(b)-2-1-2-2]
+	got, _, err = decodeHello(bare)
+	require.NoError(t, err)
+	require.Equal(t, h, got)
+	h.Level = 0
+	got, _, err = decodeHello(bare[:len(bare)-1])
+	require.NoError(t, err)
+	require.Equal(t, h, got)
+	h.Groups = 0
+	got, _, err = decodeHello(bare[:len(bare)-3])
+	require.NoError(t, err)
+	require.Equal(t, h, got)
+	got, _, err = decodeHello(append(b, "of a newer version"...))
+	require.NoError(t, err)
+	require.EqualValues(t, 9, got.Level)
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -75,6 +76,7 @@ type Transport struct {
 	met       map[uint64]bool
 	heard     map[uint64]*atomic.Int64 // when a replica was last heard, here or by another
 	start     time.Time                // an hour before New, since others heard them before that
+	levels    map[uint64]byte          // in the last greeting of each replica with an inbound connection
 }
 
 // New starts to answer at the listener, which it owns from now on.
@@ -89,6 +91,7 @@ func New(cfg Config) *Transport {
 		met:      make(map[uint64]bool),
 		heard:    make(map[uint64]*atomic.Int64),
 		start:    time.Now().Add(-time.Hour),
+		levels:   make(map[uint64]byte),
 		trouble:  newTroubles(),
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
@@ -190,7 +193,8 @@ func (t *Transport) welcome(conn net.Conn) {
 // serve does the acceptor's half of the handshake and then delivers messages.
 func (t *Transport) serve(raw net.Conn) {
 	defer func() { _ = raw.Close() }()
-	from, conn, err := t.greet(raw)
+	h, conn, err := t.greet(raw)
+	from := h.Replica
 	if err != nil {
 		t.turnedAway(raw.RemoteAddr(), err)
 		linger(raw)
@@ -200,7 +204,7 @@ func (t *Transport) serve(raw net.Conn) {
 	if err != nil {
 		return
 	}
-	if !t.enlist(from, raw) {
+	if !t.enlist(&h, raw) {
 		return
 	}
 	defer t.discharge(from, raw)
@@ -222,7 +226,7 @@ func (t *Transport) turnedAway(remote net.Addr, err error) {
 	t.cfg.Logger.Debug("connection turned away", "remote", remote.String(), "err", err)
 }
 
-func (t *Transport) greet(raw net.Conn) (uint64, net.Conn, error) {
+func (t *Transport) greet(raw net.Conn) (hello, net.Conn, error) {
 	ctx, cancel := context.WithTimeout(t.ctx, greetTimeout)
 	defer cancel()
 	_ = raw.SetDeadline(time.Now().Add(greetTimeout))
@@ -232,35 +236,32 @@ func (t *Transport) greet(raw net.Conn) (uint64, net.Conn, error) {
 		if errors.Is(err, errNoTLS) {
 			t.refuse(raw, &Refusal{Code: CodeCertificate, By: t.cfg.Self.Replica, Text: "this replica uses TLS, and the other one does not"})
 		}
-		return 0, nil, err
+		return hello{}, nil, err
 	}
-	from, err := t.answer(conn)
+	h, err := t.answer(conn)
 	if err != nil {
-		return 0, nil, err
+		return hello{}, nil, err
 	}
 	_ = raw.SetDeadline(time.Time{})
-	return from, conn, nil
+	return h, conn, nil
 }
 
 // answer reads the greeting and says welcome, or refuses.
-func (t *Transport) answer(conn net.Conn) (uint64, error) {
+func (t *Transport) answer(conn net.Conn) (hello, error) {
 	var buf []byte
 	kind, payload, err := readFrame(conn, maxGreeting, &buf)
 	if err != nil {
-		return 0, err
+		return hello{}, err
 	}
 	if kind != kindHello {
-		return 0, errForeign
+		return hello{}, errForeign
 	}
 	h, err := t.examine(conn, payload, 0)
 	if err != nil {
 		t.refuse(conn, err)
-		return 0, err
+		return hello{}, err
 	}
-	if err := writeFrame(conn, kindWelcome, t.hello(h.Replica), &buf); err != nil {
-		return 0, err
-	}
-	return h.Replica, nil
+	return h, writeFrame(conn, kindWelcome, t.hello(h.Replica), &buf)
 }
 
 // examine decides about a greeting that came over conn. dialled is the replica that was dialled, 0
@@ -285,7 +286,7 @@ func (t *Transport) examine(conn net.Conn, payload []byte, dialled uint64) (hell
 	case dialled != 0 && h.Replica != dialled:
 		return h, refuse(CodeReplica, "replica %d answered in place of %d", h.Replica, dialled)
 	case h.Founders != 0 && self.Founders != 0 && h.Founders != self.Founders:
-		return h, refuse(CodeMembers, "it was founded with other members than replica %d", h.Replica)
+		return h, refuse(CodeMembers, "it was founded with other members than replica %d, or from another backup", h.Replica)
 	case h.groups() != self.groups():
 		return h, refuse(CodeGroups, "it was founded with %d groups, and replica %d with %d", self.groups(), h.Replica, h.groups())
 	}
@@ -424,8 +425,9 @@ func (t *Transport) forget(conn net.Conn) {
 	t.strangers = remove(t.strangers, conn)
 }
 
-// enlist makes conn one of from's, if there is still somebody to serve it.
-func (t *Transport) enlist(from uint64, conn net.Conn) bool {
+// enlist makes conn one of the greeter's, if there is still somebody to serve it.
+func (t *Transport) enlist(h *hello, conn net.Conn) bool {
+	from := h.Replica
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -437,6 +439,7 @@ func (t *Transport) enlist(from uint64, conn net.Conn) bool {
 		conns = conns[1:]
 	}
 	t.inbound[from] = append(conns, conn)
+	t.levels[from] = h.Level
 	return true
 }
 
@@ -444,6 +447,17 @@ func (t *Transport) discharge(from uint64, conn net.Conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.inbound[from] = remove(t.inbound[from], conn)
+	if len(t.inbound[from]) == 0 {
+		delete(t.levels, from)
+	}
+}
+
+// Levels returns which feature level each replica that is connected to this one
+// speaks, as its last greeting said.
+func (t *Transport) Levels() map[uint64]byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.levels)
 }
 
 func remove(conns []net.Conn, conn net.Conn) []net.Conn {

@@ -26,10 +26,24 @@ func Open(fs vfs.FS, dir string, f Factory) (*Store, error) {
 	return s, nil
 }
 
+// OpenToRead reads the log in dir and changes nothing there: it is for looking at what a
+// stopped process has left. A Store that is open to read takes no writes.
+func OpenToRead(fs vfs.FS, dir string) (*Store, error) {
+	s := &Store{fs: fs, dir: dir, nodes: make(index), sequence: 1, toRead: true}
+	if err := s.open(); err != nil {
+		_ = s.release()
+		return nil, fmt.Errorf("raftlog: %s: %w", dir, err)
+	}
+	return s, nil
+}
+
 func (s *Store) open() error {
 	numbers, err := s.list()
 	if err != nil {
 		return err
+	}
+	if len(numbers) == 0 && s.toRead {
+		return errors.New("there is no log")
 	}
 	if len(numbers) == 0 {
 		var salt [8]byte
@@ -49,20 +63,16 @@ func (s *Store) open() error {
 			return fmt.Errorf("entry %d of shard %d, replica %d is missing", k, id.ShardID, id.ReplicaID)
 		}
 	}
+	if s.toRead {
+		return nil
+	}
 	// What the last frame says is written again, in its place.
 	return s.roll(doubtful.or(s.crowding()))
 }
 
 // list prepares the directory and returns the numbers of the segments in it.
 func (s *Store) list() ([]uint32, error) {
-	if err := s.fs.MkdirAll(s.dir, 0o755); err != nil {
-		return nil, err
-	}
-	var err error
-	if s.names, err = s.fs.OpenDir(s.dir); err != nil {
-		return nil, err
-	}
-	if err := s.syncParent(); err != nil {
+	if err := s.makeDir(); err != nil {
 		return nil, err
 	}
 	names, err := s.fs.List(s.dir)
@@ -75,6 +85,7 @@ func (s *Store) list() ([]uint32, error) {
 		switch {
 		case number != 0:
 			numbers = append(numbers, number)
+		case s.toRead:
 		case name == newName || sparePrefix.MatchString(name) && len(s.spares) >= maxSpares:
 			if err := s.fs.Remove(s.path(name)); err != nil {
 				return nil, err
@@ -84,9 +95,26 @@ func (s *Store) list() ([]uint32, error) {
 		}
 	}
 	slices.Sort(numbers)
+	if s.toRead {
+		return numbers, nil
+	}
 	// What the last life has renamed may not be durable yet, and what its newest segment
 	// makes superfluous is going to be removed.
 	return numbers, s.names.Sync()
+}
+
+// makeDir makes the directory, and its name durable.
+func (s *Store) makeDir() (err error) {
+	if s.toRead {
+		return nil
+	}
+	if err := s.fs.MkdirAll(s.dir, 0o755); err != nil {
+		return err
+	}
+	if s.names, err = s.fs.OpenDir(s.dir); err != nil {
+		return err
+	}
+	return s.syncParent()
 }
 
 func (s *Store) syncParent() error {
@@ -107,6 +135,9 @@ func (s *Store) openSegments(numbers []uint32) error {
 	s.salt = newest.salt
 	for _, number := range numbers[:len(numbers)-1] {
 		if number < newest.oldest {
+			if s.toRead {
+				continue
+			}
 			if err := s.fs.Remove(s.path(nameOf(number))); err != nil {
 				return errors.Join(err, newest.file.Close())
 			}

@@ -14,6 +14,8 @@ import (
 const (
 	// Name is what the engine notes of a directory: it opens none of another store.
 	Name = "quorumlock-raftlog"
+	// Directory is the name of the directory that the log is in.
+	Directory = "raftlog"
 	// BinaryFormat is the version of the format, as the engine notes it.
 	BinaryFormat = 0x514c_0001
 
@@ -53,7 +55,7 @@ func (f Factory) Create(conf config.NodeHostConfig, _ config.LogDBCallback, dirs
 	if fs == nil {
 		fs = vfs.Default
 	}
-	return Open(fs, fs.PathJoin(dirs[0], "raftlog"), f)
+	return Open(fs, fs.PathJoin(dirs[0], Directory), f)
 }
 
 // A Store is a log. Its methods are those of raftio.ILogDB and may be called by any number
@@ -64,6 +66,7 @@ type Store struct {
 	names   vfs.File // dir itself, to make names durable
 	segSize int64
 	growth  int64
+	toRead  bool // nothing is written
 
 	// writing is held while a record is made and written; its holder alone changes what
 	// is below, and needs no other lock to look at it.
@@ -83,7 +86,10 @@ type Store struct {
 
 var _ raftio.ILogDB = (*Store)(nil)
 
-var errClosed = errors.New("raftlog: closed")
+var (
+	errClosed = errors.New("raftlog: closed")
+	errToRead = errors.New("raftlog: open to read only")
+)
 
 // Name implements raftio.ILogDB.
 func (s *Store) Name() string { return Name }
@@ -99,6 +105,12 @@ func (s *Store) Close() error {
 	defer s.writing.Unlock()
 	if errors.Is(s.failed, errClosed) {
 		return nil
+	}
+	if s.toRead {
+		s.reading.Lock()
+		defer s.reading.Unlock()
+		s.failed = errClosed
+		return s.release()
 	}
 	var changes []change
 	for id, n := range s.nodes {
@@ -137,6 +149,9 @@ func (s *Store) fail(err error) error {
 func (s *Store) append(changes []change) error {
 	if s.failed != nil {
 		return s.failed
+	}
+	if s.toRead {
+		return errToRead
 	}
 	if need := frameHeader + recordSize(changes) + frameAlign + int(s.growth); cap(s.buffer) < need {
 		s.buffer = make([]byte, 0, need)

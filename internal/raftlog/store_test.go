@@ -60,7 +60,25 @@ func reopen(t testing.TB, s *Store, clean bool) *Store {
 	} else {
 		require.NoError(t, s.release())
 	}
-	return open(t, s.fs, Factory{SegmentSize: s.segSize})
+	names := func() []string {
+		names, err := s.fs.List(s.dir)
+		require.NoError(t, err)
+		return names
+	}
+	before := names()
+	look, err := OpenToRead(s.fs, s.dir)
+	require.NoError(t, err)
+	require.ErrorIs(t, look.SaveRaftState([]raftpb.Update{update(1, state(99, 1, 0))}, 1), errToRead)
+	require.ElementsMatch(t, before, names(), "a look has changed something")
+	require.NoError(t, look.Close())
+	again := open(t, s.fs, Factory{SegmentSize: s.segSize})
+	require.Len(t, look.nodes, len(again.nodes))
+	for id, n := range again.nodes {
+		require.Equal(t, n.state, look.nodes[id].state)
+		require.Equal(t, n.snapshot, look.nodes[id].snapshot)
+		require.Equal(t, n.log, look.nodes[id].log)
+	}
+	return again
 }
 
 func entry(index, term uint64, size int) raftpb.Entry {

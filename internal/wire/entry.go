@@ -7,11 +7,6 @@ import (
 	"github.com/quorumlock/quorumlock/sessions"
 )
 
-// EntryVersion is the newest version of log entries that this package writes. An
-// entry has the lowest version that can say what it says, so a cluster that is
-// being upgraded can go on until somebody uses what is new.
-const EntryVersion = 2
-
 // An Op is what a command does. The numbers are part of the format.
 type Op uint8
 
@@ -39,15 +34,21 @@ const (
 	Claim    Op = 18 // claims a tick of a job
 	Forget   Op = 19 // forgets a job
 
-	lastOp = Forget
+	// Since version 3.
+	Restore Op = 20 // brings back a part of a backup
+
+	lastOp = Restore
 )
 
 // since is the version that brought an operation.
 func (op Op) since() byte {
-	if op <= Expire {
+	switch {
+	case op <= Expire:
 		return 1
+	case op <= Forget:
+		return 2
 	}
-	return 2
+	return 3
 }
 
 // String returns the operation's name in lower case.
@@ -55,7 +56,7 @@ func (op Op) String() string {
 	names := [...]string{Boot: "boot", Open: "open", Close: "close", Acquire: "acquire",
 		Release: "release", Cancel: "cancel", Expire: "expire", Take: "take", Start: "start",
 		Downgrade: "downgrade", Resize: "resize", Revoke: "revoke", Evict: "evict", Ask: "ask", Due: "due",
-		Publish: "publish", HandOver: "hand over", Claim: "claim", Forget: "forget"}
+		Publish: "publish", HandOver: "hand over", Claim: "claim", Forget: "forget", Restore: "restore"}
 	if int(op) < len(names) && names[op] != "" {
 		return names[op]
 	}
@@ -111,6 +112,7 @@ type More struct {
 	What     uint8         // Due: which time
 	By       string        // Revoke, Evict, Ask: who wants it
 	Reason   string        // Revoke, Evict, Ask: and why
+	Part     *Part         // since version 3: Restore
 }
 
 // arity is how many elements each operation's array has, itself included.
@@ -136,7 +138,7 @@ func arity(op Op) int {
 		return 5
 	case Revoke, Due, Publish:
 		return 6
-	case Evict:
+	case Evict, Restore:
 		return 7
 	case HandOver:
 		return 8
@@ -148,10 +150,13 @@ func arity(op Op) int {
 
 const entryArity = 6
 
-// AppendEntry appends e's encoding to b. Its caller has checked what e says: names
-// and owners are within their limits.
-func AppendEntry(b []byte, e *Entry) []byte {
-	version := byte(1)
+// AppendEntry appends e's encoding to b, in the lowest version that can say what e
+// says. Its caller has checked that: names and owners are within their limits.
+func AppendEntry(b []byte, e *Entry) []byte { return AppendEntryOf(1, b, e) }
+
+// AppendEntryOf is AppendEntry in a version that is at least the one given: whoever
+// does not know it stops there, whatever the entry says.
+func AppendEntryOf(version byte, b []byte, e *Entry) []byte {
 	for i := range e.Commands {
 		version = max(version, e.Commands[i].Op.since())
 	}
@@ -201,6 +206,14 @@ func (w writer) command(c *Command) {
 	}
 }
 
+// VersionOf returns the version of an entry, 0 for none.
+func VersionOf(b []byte) byte {
+	if len(b) == 0 {
+		return 0
+	}
+	return b[0]
+}
+
 // DecodeEntry decodes b into e, whose Commands are reused. It returns an error
 // matching ErrVersion or ErrMalformed, and never panics. The answer depends on b
 // alone, so every replica of one version gives the same. All texts are views of b
@@ -211,8 +224,8 @@ func DecodeEntry(b []byte, e *Entry) error {
 	if len(b) == 0 {
 		return malformed("empty entry")
 	}
-	if b[0] > EntryVersion {
-		return ErrVersion
+	if b[0] > Version {
+		return &VersionError{b[0]}
 	}
 	if b[0] == 0 {
 		return malformed("entry version 0")

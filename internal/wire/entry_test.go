@@ -76,7 +76,20 @@ func entryV2() *Entry {
 		}}
 }
 
-func entries() []*Entry { return []*Entry{entryV1(), entryV2()} }
+// entryV3 is an entry with each operation of version 3 in it.
+func entryV3() *Entry {
+	return &Entry{Replica: 5, Epoch: 70_002, Renewal: 131, Batch: 5_000_000_002, At: 1_767_225_600_125,
+		Commands: []Command{
+			{Op: Restore, More: &More{Part: &Part{
+				Origin: Origin{Sum: strings.Repeat("7e", 32), Done: 71, Of: 91},
+				Token:  9_000_000_020,
+				Ticks:  []Tick{{"nightly/€", -1_767_225_601, 1_767_225_600_126}, {"rotate", 1_767_225_602, 1_767_225_600_127}},
+				Bars:   []NamedBar{{"account/21", 15_002 * time.Millisecond}, {"account/22", MaxTerm}},
+			}}},
+		}}
+}
+
+func entries() []*Entry { return []*Entry{entryV1(), entryV2(), entryV3()} }
 
 func decoded(t testing.TB, b []byte) *Entry {
 	t.Helper()
@@ -113,7 +126,7 @@ func fromHex(t testing.TB, name string) []byte {
 }
 
 func TestEntryGolden(t *testing.T) {
-	require.Equal(t, 2, EntryVersion, "keep the golden files of old versions, and add one")
+	require.Equal(t, 3, Version, "keep the golden files of old versions, and add one")
 	for i, e := range entries() {
 		b := golden(t, fmt.Sprintf("entry.v%d.hex", i+1), AppendEntry(nil, e))
 		require.EqualValues(t, i+1, b[0])
@@ -195,6 +208,7 @@ var fieldsOf = map[Op]string{
 	HandOver:  "Session Hold Lock Call Who",
 	Claim:     "Name Tick Call",
 	Forget:    "Name Call",
+	Restore:   "Part",
 }
 
 // A command with every field filled comes back with those that its operation has,
@@ -205,7 +219,8 @@ func TestFieldsOfEachOp(t *testing.T) {
 	more := More{Names: []string{"a", "b"}, Permits: 1_000_009, Of: 1_000_010, MaxWaits: 1_000_011,
 		MaxHold: 1_000_012, MinHold: 1_000_013, Delay: 1_000_014, Call: 1_000_015, Token: 1_000_016,
 		Who: sessions.ID{Replica: 1_000_017, Epoch: 1_000_018, Seq: 1_000_019}, What: 202, By: "by", Reason: "reason",
-		Value: "value", Tick: -1_000_020}
+		Value: "value", Tick: -1_000_020,
+		Part: &Part{Origin: anOrigin(), Token: 1_000_021, Ticks: []Tick{{"job", 1, 2}}, Bars: []NamedBar{{"name", time.Second}}}}
 	// pick copies the fields of these names.
 	pick := func(to, from reflect.Value, names []string) (n int) {
 		for i := range to.NumField() {
@@ -239,7 +254,7 @@ func TestEntryHasTheLowestVersion(t *testing.T) {
 	b := AppendEntry(nil, &Entry{Replica: 1, Epoch: 1, Renewal: 1})
 	require.EqualValues(t, 1, b[0])
 	for op := Op(1); op <= lastOp; op++ {
-		e := &Entry{Replica: 1, Epoch: 1, Commands: []Command{{Op: op, Name: "n", More: &More{Names: []string{"n"}}}}}
+		e := &Entry{Replica: 1, Epoch: 1, Commands: []Command{{Op: op, Name: "n", More: &More{Names: []string{"n"}, Part: &Part{Origin: anOrigin()}}}}}
 		b := AppendEntry(nil, e)
 		require.Equal(t, op.since(), b[0], op)
 		for _, at := range []int{0, 1} {
@@ -336,7 +351,7 @@ func TestMalformedEntries(t *testing.T) {
 	with := func(c Command) []byte {
 		return AppendEntry(nil, &Entry{Replica: 1, Epoch: 1, Commands: []Command{c}})
 	}
-	raw := func(f func(writer)) []byte { return encode([]byte{EntryVersion}, f) }
+	raw := func(f func(writer)) []byte { return encode([]byte{Version}, f) }
 	head := func(w writer) {
 		w.array(entryArity)
 		for range 4 {
@@ -358,7 +373,7 @@ func TestMalformedEntries(t *testing.T) {
 	for what, b := range map[string][]byte{
 		"nothing":           {},
 		"version 0":         {0},
-		"version alone":     {EntryVersion},
+		"version alone":     {Version},
 		"no speaker":        AppendEntry(nil, &Entry{Epoch: 1}),
 		"no epoch":          AppendEntry(nil, &Entry{Replica: 1}),
 		"more behind it":    append(AppendEntry(nil, entryV1()), 0),
@@ -440,7 +455,7 @@ func TestMalformedEntries(t *testing.T) {
 // refused for.
 func TestMalformedValuesAndJobs(t *testing.T) {
 	raw := func(n int, op Op, f func(writer)) []byte {
-		return encode([]byte{EntryVersion}, func(w writer) {
+		return encode([]byte{Version}, func(w writer) {
 			w.array(entryArity)
 			for range 5 {
 				w.uint(1)
@@ -547,7 +562,7 @@ func TestEntryWithAFlippedBit(t *testing.T) {
 			b[i/8] ^= 1 << (i % 8)
 			var got Entry
 			switch err := DecodeEntry(b, &got); {
-			case i < 8 && b[0] > EntryVersion:
+			case i < 8 && b[0] > Version:
 				require.ErrorIs(t, err, ErrVersion, "bit %d", i)
 			case err != nil:
 				require.ErrorIs(t, err, ErrMalformed, "bit %d", i)
@@ -560,7 +575,7 @@ func TestEntryWithAFlippedBit(t *testing.T) {
 }
 
 func TestNewerEntry(t *testing.T) {
-	for v := EntryVersion + 1; v <= math.MaxUint8; v++ {
+	for v := Version + 1; v <= math.MaxUint8; v++ {
 		for _, b := range [][]byte{{byte(v)}, {byte(v), 0xc1}, append([]byte{byte(v)}, AppendEntry(nil, entryV2())...)} {
 			require.ErrorIs(t, DecodeEntry(b, new(Entry)), ErrVersion)
 		}
@@ -572,14 +587,14 @@ func TestNewerEntry(t *testing.T) {
 func TestHostileLengthsMakeNothing(t *testing.T) {
 	huge := []byte{0xdd, 0xff, 0xff, 0xff, 0xff} // an array of 2^32-1
 	text := []byte{0xdb, 0xff, 0xff, 0xff, 0xff}
-	head := []byte{EntryVersion, 0x96, 1, 1, 1, 1, 1}
+	head := []byte{Version, 0x96, 1, 1, 1, 1, 1}
 	one := func(op Op, fields ...byte) []byte { // an entry of one command that begins like this
 		b := append(head[:len(head):len(head)], 0x91, 0x90|byte(arity(op)), byte(op))
 		return append(b, fields...)
 	}
 	var e Entry
 	for _, b := range [][]byte{
-		append([]byte{EntryVersion}, huge...),
+		append([]byte{Version}, huge...),
 		append(head[:len(head):len(head)], huge...),
 		append(append(head[:len(head):len(head)], 0x91), huge...),
 		append(one(Open, 1, 1), text...),
@@ -699,6 +714,12 @@ func randomMore(rnd *rand.Rand, c *Command, number func() uint64, text func(leas
 		c.Name, m.Tick, m.Call = text(1, MaxName), int64(number())*int64(1-2*rnd.IntN(2)), number()
 	case Forget:
 		c.Name, m.Call = text(1, MaxName), number()
+	case Restore:
+		m.Part = &Part{Origin: anOrigin(), Token: fencing.Token(number())}
+		for range rnd.IntN(5) {
+			m.Part.Ticks = append(m.Part.Ticks, Tick{text(1, MaxName), int64(number()), -int64(number())})
+			m.Part.Bars = append(m.Part.Bars, NamedBar{text(1, MaxName), time.Duration(rnd.IntN(1<<30)) * time.Millisecond})
+		}
 	}
 }
 
@@ -708,7 +729,11 @@ func TestRandomEntriesComeBack(t *testing.T) {
 	for range 3_000 {
 		want := randomEntry(rnd)
 		b := AppendEntry(nil, want)
-		require.Equal(t, b[0] == 2, slices.ContainsFunc(want.Commands, func(c Command) bool { return c.Op > Expire }))
+		version := byte(1)
+		for _, c := range want.Commands {
+			version = max(version, c.Op.since())
+		}
+		require.Equal(t, version, b[0])
 		require.NoError(t, DecodeEntry(b, &got))
 		require.Equal(t, want, &got)
 		require.Equal(t, b, AppendEntry(nil, &got))
@@ -726,7 +751,7 @@ func TestValidText(t *testing.T) {
 
 func FuzzDecodeEntry(f *testing.F) {
 	f.Add([]byte{})
-	f.Add([]byte{EntryVersion + 1})
+	f.Add([]byte{Version + 1})
 	for _, e := range entries() {
 		b := AppendEntry(nil, e)
 		f.Add(b)
@@ -738,7 +763,7 @@ func FuzzDecodeEntry(f *testing.F) {
 	for _, c := range entryV2().Commands { // each alone, that it is near to change
 		f.Add(AppendEntry(nil, &Entry{Replica: 1, Epoch: 1, Commands: []Command{c}}))
 	}
-	f.Add([]byte{EntryVersion, 0x96, 1, 1, 1, 1, 1, 0xdd, 0xff, 0xff, 0xff, 0xff})
+	f.Add([]byte{Version, 0x96, 1, 1, 1, 1, 1, 0xdd, 0xff, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var e, again, third Entry
 		if err := DecodeEntry(b, &e); err != nil {
@@ -800,5 +825,49 @@ func BenchmarkDecodeEntry(b *testing.B) {
 		if err := DecodeEntry(batch, &e); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// An entry may be written in a higher version than it needs, so that whoever does not
+// know that one stops there.
+func TestEntryOfAHigherVersion(t *testing.T) {
+	require.Zero(t, VersionOf(nil))
+	for _, e := range append(entries(), &Entry{Replica: 1, Epoch: 1}) {
+		lowest := AppendEntry(nil, e)
+		for v := byte(1); v <= Version; v++ {
+			b := AppendEntryOf(v, nil, e)
+			require.Equal(t, max(v, VersionOf(lowest)), VersionOf(b))
+			require.Equal(t, lowest[1:], b[1:])
+			require.Equal(t, e, decoded(t, b))
+		}
+		err := DecodeEntry(AppendEntryOf(Version+1, nil, e), new(Entry))
+		require.ErrorIs(t, err, ErrVersion)
+		var newer *VersionError
+		require.ErrorAs(t, err, &newer)
+		require.EqualValues(t, Version+1, newer.Version)
+	}
+}
+
+func TestMalformedParts(t *testing.T) {
+	sum := anOrigin().Sum
+	for why, p := range map[string]Part{
+		"":                 {Origin: anOrigin()},
+		"origin":           {Origin: Origin{Sum: sum[:63], Of: 1}},
+		"sum: length 65":   {Origin: Origin{Sum: sum + "0", Of: 1}},
+		"0 of 0":           {Origin: Origin{Sum: sum}},
+		"2 of 1":           {Origin: Origin{Sum: sum, Done: 2, Of: 1}},
+		"empty name":       {Origin: anOrigin(), Ticks: []Tick{{}}},
+		"name: length 513": {Origin: anOrigin(), Bars: []NamedBar{{strings.Repeat("n", MaxName+1), 1}}},
+		"a time of":        {Origin: anOrigin(), Bars: []NamedBar{{"n", MaxTerm + time.Millisecond}}},
+	} {
+		b := AppendEntry(nil, &Entry{Replica: 1, Epoch: 1, Commands: []Command{{Op: Restore, More: &More{Part: &p}}}})
+		if err := DecodeEntry(b, new(Entry)); why != "" {
+			require.ErrorIs(t, err, ErrMalformed, why)
+			require.ErrorContains(t, err, why)
+		} else {
+			require.NoError(t, err)
+		}
+		b[0] = 2
+		require.ErrorIs(t, DecodeEntry(b, new(Entry)), ErrMalformed, "version 2 has no such operation")
 	}
 }

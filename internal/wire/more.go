@@ -83,6 +83,8 @@ func (w writer) more(c *Command) {
 	case Forget:
 		w.string(c.Name)
 		w.uint(m.Call)
+	case Restore:
+		w.part(m.Part)
 	}
 }
 
@@ -146,6 +148,8 @@ func (r *reader) more(c *Command) {
 	case Forget:
 		c.Name = r.name()
 		m.Call = r.uint()
+	case Restore:
+		m.Part = r.part()
 	}
 }
 

@@ -15,20 +15,19 @@ import (
 	"github.com/quorumlock/quorumlock/sessions"
 )
 
-// SnapshotVersion is the version of snapshots that this package writes. It reads
-// those before it too.
-const SnapshotVersion = 2
-
 // maxHolders is how many holders a line is read with. No rule bounds those who share
 // a lock, so this is more than there can be.
 const maxHolders = 1 << 30
 
 // A Head is the part of a snapshot before the lines.
 type Head struct {
+	Level byte          // the feature level: it is the version in which the snapshot is written
 	Token fencing.Token // the last one granted
 	Roll  *sessions.Roll
 	Lines int   // how many follow
 	Jobs  []Job // in the order of their names
+
+	Origin Origin // since version 3
 }
 
 // A Job is the last tick of a job that was claimed, and by which call.
@@ -43,7 +42,11 @@ type Job struct {
 // AppendHead appends h's encoding to b.
 func AppendHead(b []byte, h Head) []byte {
 	return encode(b, func(w writer) {
-		w.array(4)
+		if h.Level < 3 {
+			w.array(4)
+		} else {
+			w.array(5)
+		}
 		w.uint(uint64(h.Token))
 		w.roll(h.Roll)
 		w.uint(uint64(h.Lines))
@@ -55,6 +58,14 @@ func AppendHead(b []byte, h Head) []byte {
 			w.session(j.By)
 			w.uint(j.Call)
 			w.int(j.At)
+		}
+		switch {
+		case h.Level < 3:
+		case h.Origin == (Origin{}):
+			w.array(0)
+		default:
+			w.array(3)
+			w.origin(h.Origin)
 		}
 	})
 }
@@ -157,19 +168,20 @@ func termsOf(c *queue.Claim) queue.Terms {
 // the head counted, in pieces of any size.
 type SnapshotWriter struct {
 	blocks blockWriter
+	level  byte
 	begun  bool
 }
 
-// NewSnapshotWriter returns a SnapshotWriter that writes to w.
-func NewSnapshotWriter(w io.Writer) *SnapshotWriter {
-	return &SnapshotWriter{blocks: blockWriter{w: w}}
+// NewSnapshotWriter returns a SnapshotWriter that writes to w, at the level of the head.
+func NewSnapshotWriter(w io.Writer, level byte) *SnapshotWriter {
+	return &SnapshotWriter{blocks: blockWriter{w: w}, level: level}
 }
 
 // Write writes the next piece.
 func (s *SnapshotWriter) Write(p []byte) (int, error) {
 	if !s.begun {
 		s.begun = true
-		if _, err := s.blocks.w.Write([]byte{SnapshotVersion}); err != nil {
+		if _, err := s.blocks.w.Write([]byte{s.level}); err != nil {
 			return 0, err
 		}
 	}
@@ -210,26 +222,32 @@ func ReadSnapshot(src io.Reader) (*SnapshotReader, Head, error) {
 		return nil, Head{}, err
 	}
 	switch {
-	case version[0] > SnapshotVersion:
-		return nil, Head{}, ErrVersion
+	case version[0] > Version:
+		return nil, Head{}, &VersionError{version[0]}
 	case version[0] == 0:
 		return nil, Head{}, malformed("snapshot version 0")
 	}
 	s := &SnapshotReader{blocks: blockReader{r: src}, version: version[0],
 		parts: make(map[claimID]*partsOf), bars: make(map[uint64]bool)}
 	s.r.dec = msgpack.NewDecoder(bufio.NewReaderSize(&s.blocks, 64<<10))
-	h := Head{Roll: new(sessions.Roll)}
-	fields := 4
-	if s.version < 2 {
-		fields = 3
-	}
+	h := Head{Roll: new(sessions.Roll), Level: max(s.version, BaseVersion)}
+	fields := min(2+int(s.version), 5)
 	s.r.array(fields, "snapshot head")
 	h.Token = fencing.Token(s.r.uint())
 	s.r.roll(h.Roll)
 	h.Lines = int(min(s.r.uint(), 1<<40))
 	s.token, s.lines = h.Token, h.Lines
-	if fields == 4 {
+	if fields > 3 {
 		h.Jobs = s.r.jobs()
+	}
+	if fields > 4 {
+		switch n := s.r.arrayLen(3, "origin"); n {
+		case 0:
+		case 3:
+			h.Origin = s.r.origin()
+		default:
+			s.r.fail("origin with %d fields", n)
+		}
 	}
 	if err := s.err(); err != nil {
 		return nil, Head{}, err
@@ -395,106 +413,4 @@ func (s *SnapshotReader) extras(l *queue.Line) {
 		s.bars[b.ID] = true
 		l.Bar(b)
 	}
-}
-
-func (s *SnapshotReader) claims(limit int, what string) []*queue.Claim {
-	r := &s.r
-	n := r.arrayLen(limit, what)
-	var list []*queue.Claim
-	for i := 0; i < n && r.err == nil; i++ {
-		c := s.claim()
-		if r.err == nil && !c.Mode.Valid() {
-			r.fail("claim in mode %d", c.Mode)
-		}
-		list = append(list, c)
-	}
-	return list
-}
-
-func (s *SnapshotReader) claim() *queue.Claim {
-	r := &s.r
-	fields := r.arrayLen(15, "claim")
-	if r.err == nil && fields != 7 && (fields != 15 || s.version < 2) {
-		r.fail("claim with %d fields", fields)
-	}
-	c := &queue.Claim{
-		Session: r.session(),
-		Seq:     r.uint(),
-		Mode:    queue.Mode(r.uint8()),
-		Token:   fencing.Token(r.uint()),
-		At:      r.int(),
-	}
-	if fields == 7 {
-		if r.err == nil && c.Mode != queue.Exclusive {
-			r.fail("claim in mode %d with %d fields", c.Mode, fields)
-		}
-		return c
-	}
-	permits := r.uint()
-	n := r.arrayLen(MaxPermits, "slots")
-	for i := 0; i < n && r.err == nil; i++ {
-		c.Slots = append(c.Slots, r.uint32())
-		if c.Slots[i] >= MaxPermits {
-			r.fail("slot %d", c.Slots[i])
-		}
-	}
-	if permits > MaxPermits || (permits > 0) != (c.Mode == queue.Counted) {
-		r.fail("%d permits in mode %s", permits, c.Mode)
-	}
-	c.Permits = uint32(permits)
-	if terms := (queue.Terms{MaxHold: r.term(), MinHold: r.term(), Delay: r.term()}); terms != (queue.Terms{}) {
-		c.Terms = &terms
-	}
-	c.State = queue.State(r.uint8())
-	if !possible(c.State, termsOf(c)) {
-		r.fail("claim in state %d with terms %v", c.State, termsOf(c))
-	}
-	s.join(c, r.uint())
-	c.Value = r.text(MaxValue, "value")
-	if r.err == nil && c.Plain() {
-		r.fail("a plain claim that is written as another")
-	}
-	return c
-}
-
-// possible reports whether what has such terms can be in this state. A hold that is
-// leaving is one that only the end of its MinHold ends.
-func possible(s queue.State, t queue.Terms) bool {
-	is := func(which queue.State) bool { return s&which != 0 }
-	switch {
-	case is(^(queue.Started | queue.Matured | queue.Leaving)):
-		return false
-	case is(queue.Started) && t.MaxHold == 0, is(queue.Matured|queue.Leaving) && t.MinHold == 0:
-		return false
-	}
-	return !is(queue.Matured) || !is(queue.Leaving)
-}
-
-// join notes a claim that is one of so many of an acquisition.
-func (s *SnapshotReader) join(c *queue.Claim, parts uint64) {
-	if parts < 2 || parts > MaxNames || s.r.err != nil {
-		if parts != 1 {
-			s.r.fail("claim on %d names", parts)
-		}
-		return
-	}
-	queue.Join([]*queue.Claim{c}) // it is not one by itself, though the others are yet to come
-	id := claimID{c.Session, c.Seq}
-	p := s.parts[id]
-	if p == nil {
-		p = &partsOf{want: int(parts)}
-		s.parts[id] = p
-	}
-	if p.claims = append(p.claims, c); len(p.claims) > p.want || int(parts) != p.want {
-		s.r.fail("claim %s/%d stands too often", c.Session, c.Seq)
-	}
-}
-
-func (r *reader) term() time.Duration {
-	ms := r.uint()
-	if ms > uint64(MaxTerm/time.Millisecond) {
-		r.fail("a time of %d ms", ms)
-		return 0
-	}
-	return time.Duration(ms) * time.Millisecond
 }

@@ -169,7 +169,7 @@ func aState() (Head, []*queue.Line) {
 func written(t testing.TB, h Head, lines []*queue.Line) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	w := NewSnapshotWriter(&b)
+	w := NewSnapshotWriter(&b, max(h.Level, BaseVersion))
 	_, err := w.Write(AppendHead(nil, h))
 	require.NoError(t, err)
 	for _, l := range lines {
@@ -203,6 +203,9 @@ func readAll(src io.Reader) (Head, []*queue.Line, error) {
 func tell(h Head, lines []*queue.Line) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "token %d, %d lines\n", h.Token, h.Lines)
+	if h.Origin != (Origin{}) {
+		fmt.Fprintf(&b, "from %s, %d of %d parts\n", h.Origin.Sum, h.Origin.Done, h.Origin.Of)
+	}
 	for p := range h.Roll.Processes() {
 		fmt.Fprintf(&b, "process %d.%d renewal %d batch %d claimed %d\n", p.Replica, p.Epoch, p.Renewal, p.Batch, p.Claimed)
 		for s := range p.Sessions() {
@@ -258,13 +261,54 @@ func tellClaim(b *strings.Builder, how string, l *queue.Line, c *queue.Claim) {
 }
 
 func TestSnapshotGolden(t *testing.T) {
-	require.Equal(t, 2, SnapshotVersion, "keep the golden files of old versions, and add one")
+	require.Equal(t, 3, Version, "keep the golden files of old versions, and add one")
+	for level := byte(2); level <= Version; level++ {
+		h, lines := aState()
+		if h.Level = level; level >= 3 {
+			h.Origin = anOrigin()
+		}
+		b := golden(t, fmt.Sprintf("snapshot.v%d.hex", level), written(t, h, lines))
+		require.Equal(t, level, b[0])
+		gotHead, gotLines, err := readAll(bytes.NewReader(b))
+		require.NoError(t, err)
+		require.Equal(t, level, gotHead.Level)
+		require.Equal(t, tell(h, lines), tell(gotHead, gotLines))
+		require.Equal(t, b, written(t, gotHead, gotLines))
+	}
+}
+
+func anOrigin() Origin { return Origin{Sum: strings.Repeat("6f", 32), Done: 3, Of: 17} }
+
+// A cluster that was founded empty has no origin, and what no cluster can have is
+// malformed.
+func TestOrigins(t *testing.T) {
 	h, lines := aState()
-	b := golden(t, "snapshot.v2.hex", written(t, h, lines))
-	gotHead, gotLines, err := readAll(bytes.NewReader(b))
-	require.NoError(t, err)
-	require.Equal(t, tell(h, lines), tell(gotHead, gotLines))
-	require.Equal(t, b, written(t, gotHead, gotLines))
+	for o, ok := range map[Origin]bool{
+		{}:                                      true,
+		anOrigin():                              true,
+		{Sum: anOrigin().Sum, Done: 17, Of: 17}: true,
+		{Sum: anOrigin().Sum, Done: 18, Of: 17}: false,
+		{Sum: anOrigin().Sum}:                   false,
+		{Sum: anOrigin().Sum[1:], Done: 1, Of: 17}: false,
+		{Sum: "", Done: 1, Of: 17}:                 false,
+	} {
+		h.Level, h.Origin = 3, o
+		got, _, err := readAll(bytes.NewReader(written(t, h, lines)))
+		if !ok {
+			require.ErrorIs(t, err, ErrMalformed, o)
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, o, got.Origin)
+	}
+	// Of level 3 the head has the field, and of a lower one it has not.
+	h.Level, h.Origin = 3, anOrigin()
+	for level := byte(1); level < Version; level++ {
+		b := written(t, h, lines)
+		b[0] = level
+		_, _, err := readAll(bytes.NewReader(b))
+		require.ErrorIs(t, err, ErrMalformed)
+	}
 }
 
 // What is written is msgpack to anybody, and not only to us: each array has as many
@@ -314,7 +358,7 @@ line "Größe/€"
 `, tell(gotHead, gotLines))
 	require.Empty(t, gotHead.Jobs)
 	again := written(t, gotHead, gotLines)
-	require.EqualValues(t, SnapshotVersion, again[0])
+	require.EqualValues(t, BaseVersion, again[0])
 	was, is := blocksOf(t, b), blocksOf(t, again)
 	require.Len(t, was, 1+len(lines)) // the head, and each line
 	require.Equal(t, was[1:], is[1:], "a line that is plain is written as it was")
@@ -372,7 +416,7 @@ func TestSnapshotOfManyBlocks(t *testing.T) {
 	h.Lines = len(lines)
 	require.Greater(t, len(page), 2*maxBlock)
 	var b bytes.Buffer
-	w := NewSnapshotWriter(&b)
+	w := NewSnapshotWriter(&b, BaseVersion)
 	_, err := w.Write(AppendHead(nil, h))
 	require.NoError(t, err)
 	n, err := w.Write(page)
@@ -403,7 +447,7 @@ func TestSnapshotWithAFlippedBit(t *testing.T) {
 		b[i/8] ^= 1 << (i % 8)
 		_, _, err := readAll(bytes.NewReader(b))
 		want := ErrMalformed
-		if b[0] > SnapshotVersion {
+		if b[0] > Version {
 			want = ErrVersion
 		}
 		require.ErrorIs(t, err, want, "bit %d", i)
@@ -458,7 +502,7 @@ func requireReadOrMalformed(t *testing.T, b []byte, what string, args ...any) {
 func TestNewerSnapshot(t *testing.T) {
 	h, lines := aState()
 	b := written(t, h, lines)
-	for v := SnapshotVersion + 1; v <= math.MaxUint8; v++ {
+	for v := Version + 1; v <= math.MaxUint8; v++ {
 		b[0] = byte(v)
 		_, _, err := readAll(bytes.NewReader(b))
 		require.ErrorIs(t, err, ErrVersion)
@@ -495,7 +539,7 @@ func (w *failWriter) Write(p []byte) (int, error) {
 func TestSnapshotThatCannotBeWritten(t *testing.T) {
 	h, lines := aState()
 	for room := range len(written(t, h, lines)) {
-		w := NewSnapshotWriter(&failWriter{room})
+		w := NewSnapshotWriter(&failWriter{room}, BaseVersion)
 		_, err := w.Write(AppendHead(nil, h))
 		for _, l := range lines {
 			if err == nil {
@@ -512,7 +556,7 @@ func TestSnapshotThatCannotBeWritten(t *testing.T) {
 // sealed wraps what no SnapshotWriter would write in blocks with right checksums.
 func sealed(body []byte) []byte {
 	var b bytes.Buffer
-	b.WriteByte(SnapshotVersion)
+	b.WriteByte(BaseVersion)
 	w := blockWriter{w: &b}
 	_, _ = w.Write(body)
 	_ = w.Close()
@@ -1088,7 +1132,7 @@ func TestDeepNestingIsNotFollowed(t *testing.T) {
 // A block may not claim more than it can have, and its room is made once.
 func TestHostileBlockLength(t *testing.T) {
 	for _, n := range []uint32{maxBlock + 1, math.MaxUint32} {
-		b := binary.BigEndian.AppendUint32([]byte{SnapshotVersion}, n)
+		b := binary.BigEndian.AppendUint32([]byte{BaseVersion}, n)
 		b = binary.BigEndian.AppendUint32(b, 0)
 		_, _, err := readAll(bytes.NewReader(b))
 		require.ErrorIs(t, err, ErrMalformed)
@@ -1270,6 +1314,9 @@ func randomState(rnd *rand.Rand) (Head, []*queue.Line) {
 		queue.Join(parts)
 	}
 	h.Lines = len(lines)
+	if h.Level = BaseVersion + byte(rnd.IntN(2)); h.Level >= 3 && rnd.IntN(2) == 0 {
+		h.Origin = anOrigin()
+	}
 	for range rnd.IntN(10) {
 		by := ids[rnd.IntN(len(ids))]
 		h.Jobs = append(h.Jobs, Job{Name: fmt.Sprintf("%x/%s", rnd.Uint64()>>rnd.IntN(64), strings.Repeat("€", rnd.IntN(MaxName/4))),
@@ -1318,7 +1365,7 @@ func FuzzReadSnapshot(f *testing.F) {
 	f.Add(AppendHead(nil, Head{Roll: new(sessions.Roll)}), false)
 	f.Add(written(f, h, lines), true)
 	f.Add(fromHex(f, "snapshot.v1.hex"), true)
-	f.Add([]byte{SnapshotVersion + 1}, true)
+	f.Add([]byte{Version + 1}, true)
 	f.Add(rawJobs(job("a"), job("b").with(func(j *rawJob) { j.tick, j.call = math.MinInt64, 0 })), false)
 	f.Add(rawJobs(job("b"), job("a")), false)
 	f.Add(rawLines(rawLine{name: "n", holders: []rawClaim{holder(1, queue.Exclusive, 0).with(func(c *rawClaim) { c.value = "v" })}}), false)

@@ -32,8 +32,28 @@ const (
 	MaxTTL = 24 * time.Hour
 )
 
+// A version of the format is a feature level of the cluster: nobody writes anything of
+// a version above the level that the log has reached.
+const (
+	// Version is the newest version that this package knows.
+	Version = 3
+	// BaseVersion is the level of a log in which nothing says more.
+	BaseVersion = 2
+)
+
+// A VersionError says which version something has that this package does not know. It
+// matches ErrVersion.
+type VersionError struct{ Version byte }
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("wire: version %d, and no more than %d is known", e.Version, Version)
+}
+
+// Is makes errors.Is find ErrVersion.
+func (e *VersionError) Is(err error) bool { return err == ErrVersion }
+
 var (
-	// ErrVersion is returned for what a newer version has written.
+	// ErrVersion is matched by a VersionError.
 	ErrVersion = errors.New("wire: written by a newer version")
 	// ErrMalformed is returned for what no version has written: it was damaged or
 	// cut short.
