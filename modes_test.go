@@ -146,6 +146,35 @@ func TestLockDelayAfterALoss(t *testing.T) {
 	})
 }
 
+// Whoever holds through a remote session may believe in it for a while after its end, so
+// only a release frees the lock without delay: neither Close nor Shutdown does.
+func TestRemoteSessionEndsWithDelay(t *testing.T) {
+	for what, end := range map[string]func(*testing.T, *Node, *Session) error{
+		"close":    func(t *testing.T, _ *Node, s *Session) error { return s.Close(soon(t)) },
+		"shutdown": func(t *testing.T, n *Node, _ *Session) error { return n.Shutdown(soon(t)) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			inSim(t, func(t *testing.T, _ *sim, nodes map[uint64]*Node) {
+				s, err := nodes[1].OpenSession(soon(t), Remote())
+				require.NoError(t, err)
+				h, err := s.Acquire(soon(t), "released", LockDelay(30*time.Second))
+				require.NoError(t, err)
+				require.NoError(t, h.Release(soon(t)))
+				_, err = nodes[2].TryAcquire(soon(t), "released")
+				require.NoError(t, err)
+				_, err = s.Acquire(soon(t), "job", LockDelay(30*time.Second))
+				require.NoError(t, err)
+				started := time.Now()
+				require.NoError(t, end(t, nodes[1], s))
+				require.Less(t, time.Since(started), 5*time.Second, "it does not wait for the delay")
+				_, err = nodes[2].Acquire(soon(t), "job")
+				require.NoError(t, err)
+				require.GreaterOrEqual(t, time.Since(started), 29*time.Second)
+			})
+		})
+	}
+}
+
 func TestMinHoldKeepsTheLock(t *testing.T) {
 	inSim(t, func(t *testing.T, _ *sim, nodes map[uint64]*Node) {
 		h, err := nodes[1].Acquire(soon(t), "tick", MinHold(20*time.Second))

@@ -138,8 +138,7 @@ func (d *directory) replay(log *raftlog.Store, shard uint64, m *machine) (term u
 // loadSnapshot restores what the engine keeps in a snapshot file whose checksums are
 // right, and returns where in the log it stands.
 func loadSnapshot(name string, m *machine) (index uint64, err error) {
-	base := strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
-	if index, err = strconv.ParseUint(strings.TrimPrefix(base, "snapshot-"), 16, 64); err != nil {
+	if index, err = snapshotIndex(name); err != nil {
 		return 0, err
 	}
 	f, err := os.Open(name)
@@ -163,6 +162,12 @@ func loadSnapshot(name string, m *machine) (index uint64, err error) {
 		return 0, fmt.Errorf("%w: it has %d sessions of the engine", errSnapshot, n)
 	}
 	return index, m.restore(r, nil)
+}
+
+// snapshotIndex returns where in the log a snapshot stands: its file is called so.
+func snapshotIndex(name string) (uint64, error) {
+	base := strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
+	return strconv.ParseUint(strings.TrimPrefix(base, "snapshot-"), 16, 64)
 }
 
 // snapshotBlocks reads what is in the blocks of a snapshot file, whose sums were checked.

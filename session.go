@@ -27,6 +27,7 @@ type Session struct {
 	owner string
 
 	maxWaits uint64 // places in lines that it may have
+	remote   bool   // its holder is not in this process
 
 	done    chan struct{}
 	settled chan struct{} // closed once the cluster has opened or refused it
@@ -71,6 +72,7 @@ type sessionOptions struct {
 	ttl      time.Duration
 	owner    string
 	maxWaits int // negative for any number
+	remote   bool
 }
 
 // sessionDefaults are the options of a session for which nothing was asked.
@@ -102,6 +104,12 @@ func WithOwner(name string) SessionOption {
 func MaxWaits(places int) SessionOption {
 	return func(o *sessionOptions) { o.maxWaits = places }
 }
+
+// Remote is for a session that holds locks for a client outside of this process, which
+// learns of their loss later than this process does: however the session ends, its holds
+// are lost and not released. So their LockDelay applies also after Close and after
+// Node.Shutdown; after Hold.Release it does not. See docs/ARCHITECTURE.md.
+func Remote() SessionOption { return func(o *sessionOptions) { o.remote = true } }
 
 // OpenSession opens a session. It returns an error matching ErrNoQuorum and ctx's
 // error when ctx ends before a majority answered, and leaves nothing behind then;
@@ -172,8 +180,8 @@ func (n *Node) beginSession(o sessionOptions) (*Session, error) {
 		ended:   make(chan struct{}),
 		parts:   make([]*part, len(n.groups)),
 
-		maxWaits: anyNumber,
-		quota:    n.quotas.ofSession(),
+		maxWaits: anyNumber, remote: o.remote,
+		quota: n.quotas.ofSession(),
 	}
 	if o.maxWaits >= 0 {
 		s.maxWaits = uint64(o.maxWaits)
@@ -290,12 +298,12 @@ func (n *Node) endSession(s *Session, cause error) {
 
 // farewell is how a group is told that a session is over. One that was lost, here or in
 // another group, is not closed: its holders had no chance to be done, and LockDelay is
-// for that.
+// for that. Nor had those of a remote one.
 func (p *part) farewell(cause error) wire.Command {
 	if r := (*RevokedError)(nil); errors.As(cause, &r) {
 		return wire.Command{Op: wire.Evict, More: &wire.More{Who: p.id, By: r.By, Reason: r.Reason}}
 	}
-	if errors.Is(cause, ErrSessionExpired) {
+	if p.remote || errors.Is(cause, ErrSessionExpired) {
 		for _, h := range p.claims {
 			if m := h.more.Load(); m != nil && m.delay+m.minHold > 0 {
 				return wire.Command{Op: wire.Evict, More: &wire.More{Who: p.id}}

@@ -96,7 +96,7 @@ func MinHold(d time.Duration) AcquireOption { return func(t *terms) { t.minHold 
 // LockDelay keeps the lock from being granted for d after this hold was lost: its
 // session expired or was forced to end, its process was restarted, or it was held
 // for longer than MaxHold. It is for stores that cannot check tokens. After Release
-// or Close there is no delay. The idea is that of Chubby (Burrows, OSDI 2006).
+// or Close there is no delay, but for Remote sessions after Close. The idea is that of Chubby (Burrows, OSDI 2006).
 func LockDelay(d time.Duration) AcquireOption { return func(t *terms) { t.delay = d } }
 
 // Value publishes a text with the hold, and with the wait for it: others see it in

@@ -27,22 +27,28 @@ const (
 	ForceRelease Kind = "force-release" // Node.ForceRelease of Name and Token
 	ForceClose   Kind = "force-close"   // Node.ForceClose of Session
 	RequestYield Kind = "request-yield" // Node.RequestYield of Name
+	Transfer     Kind = "transfer"      // Node.TransferLeadership to Replica
+	Backup       Kind = "backup"        // Node.Backup, to whoever asks; there is no form for it
+	TakeLock     Kind = "take-lock"     // hold Name for a client outside of this process: see Options.MaxHolds
 )
 
-var kinds = map[string]Kind{string(ForceRelease): ForceRelease, string(ForceClose): ForceClose, string(RequestYield): RequestYield}
+var kinds = map[string]Kind{string(ForceRelease): ForceRelease, string(ForceClose): ForceClose, string(RequestYield): RequestYield,
+	string(Transfer): Transfer, string(Backup): Backup}
 
 var doneTexts = map[string]string{
 	string(ForceRelease): "The hold was ended.",
 	string(ForceClose):   "The session was closed.",
 	string(RequestYield): "The holders were asked to give the lock up.",
+	string(Transfer):     "The chosen replica leads.",
 }
 
 // An Action is what somebody wants to do.
 type Action struct {
 	Kind    Kind
-	Name    string        // of the lock: ForceRelease, RequestYield
+	Name    string        // of the lock: ForceRelease, RequestYield, TakeLock
 	Token   fencing.Token // of the hold: ForceRelease
 	Session sessions.ID   // ForceClose
+	Replica uint64        // Transfer
 	By      string        // who: Options.User, or what the request says
 	Reason  string        // and why
 }
@@ -75,6 +81,10 @@ func (h *handler) act(p *reply, kind Kind) {
 		p.fail(&failure{http.StatusForbidden, "Not allowed: " + err.Error()})
 		return
 	}
+	if kind == Backup {
+		h.backup(p)
+		return
+	}
 	ctx, cancel := context.WithTimeout(p.r.Context(), actionTimeout)
 	defer cancel()
 	if err := h.perform(ctx, a); err != nil {
@@ -87,7 +97,10 @@ func (h *handler) act(p *reply, kind Kind) {
 	}
 	// Not to the action's own address, so that a reload does not repeat it.
 	target := "sessions"
-	if a.Name != "" {
+	switch {
+	case kind == Transfer:
+		target = "cluster?" + url.Values{"done": {string(kind)}}.Encode()
+	case a.Name != "":
 		target = "lock?" + url.Values{"name": {a.Name}, "done": {string(kind)}}.Encode()
 	}
 	p.w.Header().Set("Location", target)
@@ -100,6 +113,8 @@ func (h *handler) perform(ctx context.Context, a Action) error {
 		return h.node.ForceRelease(ctx, a.Name, a.Token, a.By, a.Reason)
 	case ForceClose:
 		return h.node.ForceClose(ctx, a.Session, a.By, a.Reason)
+	case Transfer:
+		return h.node.TransferLeadership(ctx, a.Replica)
 	default:
 		return h.node.RequestYield(ctx, a.Name, a.By, a.Reason)
 	}
@@ -125,22 +140,34 @@ func (h *handler) action(w http.ResponseWriter, r *http.Request, kind Kind) (a A
 	if h.opts.User != nil {
 		a.By = h.opts.User(r)
 	}
-	if kind == ForceClose {
+	switch kind {
+	case ForceClose:
 		a.Session, err = sessionID(fields["session"])
-	} else if a.Name = fields["name"]; a.Name == "" {
-		err = badRequest("Which lock? name is missing.")
+	case Transfer:
+		a.Replica, err = positive(fields, "replica")
+	case Backup:
+	default:
+		if a.Name = fields["name"]; a.Name == "" {
+			err = badRequest("Which lock? name is missing.")
+		}
 	}
 	if err == nil && kind == ForceRelease {
 		var n uint64
-		if n, err = strconv.ParseUint(fields["token"], 10, 64); err != nil || n == 0 {
-			err = badRequest("token must be the number of the hold's token, not %q.", fields["token"])
-		}
+		n, err = positive(fields, "token")
 		a.Token = fencing.Token(n)
 	}
 	if err == nil && (strings.TrimSpace(a.By) == "" || strings.TrimSpace(a.Reason) == "") {
-		err = badRequest("Say who you are and why: the holder is told.")
+		err = badRequest("Say who you are and why.")
 	}
 	return a, isForm, err
+}
+
+func positive(fields map[string]string, key string) (uint64, error) {
+	n, err := strconv.ParseUint(fields[key], 10, 64)
+	if err != nil || n == 0 {
+		return 0, badRequest("%s must be a positive number, not %q.", key, fields[key])
+	}
+	return n, nil
 }
 
 func decode(body io.Reader, fields *map[string]string) error {

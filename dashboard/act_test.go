@@ -3,11 +3,13 @@ package dashboard
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +31,7 @@ func TestRefusedActionsChangeNothing(t *testing.T) {
 	hold := take(t, nodes[0], "refused")
 	session := url.QueryEscape(sessionOf(t, "refused"))
 	token := hold.Token().String()
-	good := `{"name":"refused","token":"` + token + `","session":"` + session + `","by":"ann","reason":"test"}`
+	good := `{"name":"refused","token":"` + token + `","session":"` + session + `","replica":"1","by":"ann","reason":"test"}`
 	judged := 0
 	deny := func(*http.Request, Action) error { judged++; return errors.New("ann is not on duty") }
 	for _, c := range []struct {
@@ -76,6 +78,10 @@ func TestRefusedActionsChangeNothing(t *testing.T) {
 	} {
 		require.Equal(t, status, ask(h, http.MethodPost, "/force-release", body, "Content-Type", asJSON).Code, body)
 	}
+	for _, replica := range []string{"99", "0", "x"} {
+		body := `{"replica":"` + replica + `","by":"a","reason":"b"}`
+		require.Equal(t, 400, ask(h, http.MethodPost, "/transfer", body, "Content-Type", asJSON).Code, body)
+	}
 	require.Equal(t, 409, ask(h, http.MethodPost, "/force-close", `{"session":"9.9.9","by":"a","reason":"b"}`, "Content-Type", asJSON).Code)
 	require.Equal(t, 400, ask(h, http.MethodPost, "/force-close", `{"session":"x","by":"a","reason":"b"}`, "Content-Type", asJSON).Code)
 	require.NotContains(t, get(New(nodes[0], Options{}), "/lock?name=refused").Body.String(), "<form method")
@@ -104,6 +110,20 @@ func formOf(t *testing.T, page, action string) (target, token string) {
 	return strings.ReplaceAll(at[1], "&amp;", "&"), value[1]
 }
 
+// visitor returns a client that keeps cookies, and what reads the page that it was answered with.
+func visitor(t *testing.T) (*http.Client, func(*http.Response, error) string) {
+	jar, err := cookiejar.New(nil)
+	require.NoError(t, err)
+	return &http.Client{Jar: jar}, func(r *http.Response, err error) string {
+		t.Helper()
+		require.NoError(t, err)
+		defer r.Body.Close()
+		body, err := io.ReadAll(r.Body)
+		require.NoError(t, err)
+		return string(body)
+	}
+}
+
 // What a browser does: load the page, keep the cookie, send the form. The lock has a
 // name that a form field could not carry.
 func TestForcedByForm(t *testing.T) {
@@ -114,23 +134,12 @@ func TestForcedByForm(t *testing.T) {
 		User:      func(*http.Request) string { return "ann@example" },
 	}))
 	defer server.Close()
-	jar, err := cookiejar.New(nil)
-	require.NoError(t, err)
-	browser := &http.Client{Jar: jar}
-	read := func(r *http.Response, err error) string {
-		t.Helper()
-		require.NoError(t, err)
-		defer r.Body.Close()
-		var b strings.Builder
-		require.NoError(t, r.Write(&b))
-		require.Equal(t, http.StatusOK, r.StatusCode, b.String())
-		return b.String()
-	}
+	browser, read := visitor(t)
 	hold := take(t, nodes[0], name)
 	lockPage := server.URL + "/lock?name=" + url.QueryEscape(name)
 
 	target, token := formOf(t, read(browser.Get(lockPage)), "request-yield")
-	read(browser.PostForm(server.URL+"/"+target, url.Values{"form-token": {token}, "reason": {"please"}, "by": {"a liar"}}))
+	require.Contains(t, read(browser.PostForm(server.URL+"/"+target, url.Values{"form-token": {token}, "reason": {"please"}, "by": {"a liar"}})), "were asked")
 	select {
 	case r := <-hold.YieldRequests():
 		require.Equal(t, quorumlock.YieldRequest{By: "ann@example", Reason: "please"}, r)
@@ -154,6 +163,22 @@ func TestForcedByForm(t *testing.T) {
 	read(browser.PostForm(server.URL+"/"+target, url.Values{"form-token": {token}, "reason": {"gone"}}))
 	<-s.Done()
 	require.ErrorIs(t, s.Err(), quorumlock.ErrRevoked)
+}
+
+// Leadership is handed to who was chosen, and the page says so.
+func TestTransferByForm(t *testing.T) {
+	server := httptest.NewServer(New(nodes[1], Options{Authorize: allowAll}))
+	defer server.Close()
+	browser, read := visitor(t)
+	page := read(browser.Get(server.URL + "/cluster"))
+	target, token := formOf(t, page, "transfer")
+	require.Equal(t, 2, strings.Count(page, `action="transfer?`), "to all but who leads")
+	after := ""
+	require.Eventually(t, func() bool { // a loaded replica may decline
+		after = read(browser.PostForm(server.URL+"/"+target, url.Values{"form-token": {token}, "by": {"ann"}, "reason": {"maintenance"}}))
+		return strings.Contains(after, "The chosen replica leads")
+	}, patience, time.Millisecond, "%s", after)
+	require.Equal(t, strings.TrimPrefix(target, "transfer?replica="), strconv.FormatUint(nodes[1].Status().Leader, 10))
 }
 
 // The tool of an operator sends JSON and no cookie.

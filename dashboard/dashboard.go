@@ -31,6 +31,10 @@ type Options struct {
 	// MaxWatchers is how many pages of live changes may be open at once; further ones
 	// are refused with status 503. Default: 64.
 	MaxWatchers int
+	// MaxHolds is how many locks clients outside of this process may hold, or wait for,
+	// through this page at once, as "quorumlock run" does; further ones are refused with
+	// status 503. Authorize is asked for each. Default: 0, none may.
+	MaxHolds int
 }
 
 const (
@@ -50,6 +54,7 @@ type handler struct {
 	cross    *http.CrossOriginProtection
 	walks    chan struct{} // one place for each walk under way
 	watchers atomic.Int64
+	clients  atomic.Int64  // that hold a lock through this page
 	interval time.Duration // between two batches of live changes
 }
 
@@ -87,6 +92,7 @@ var pages = map[string]page{
 	"lock":      {"lock", "Lock", (*handler).lock},
 	"sessions":  {"sessions", "Sessions", (*handler).sessions},
 	"session":   {"session", "Session", (*handler).session},
+	"busiest":   {"busiest", "Busiest", (*handler).busiest},
 	"elections": {"elections", "Elections", (*handler).elections},
 	"live":      {"live", "Live", (*handler).live},
 }
@@ -112,6 +118,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	p, isPage := pages[name]
 	switch {
+	case name == "hold":
+		if reply.allows(http.MethodPost) {
+			h.hold(reply)
+		}
 	case !isPage && name != "events" && !isFile(name):
 		reply.fail(&failure{http.StatusNotFound, "There is no such page."})
 	case !reply.allows(http.MethodGet, http.MethodHead):
@@ -176,9 +186,9 @@ func statusOf(err error) int {
 	switch {
 	case errors.As(err, &f):
 		return f.status
-	case errors.Is(err, quorumlock.ErrName), errors.Is(err, quorumlock.ErrReason):
+	case errors.Is(err, quorumlock.ErrName), errors.Is(err, quorumlock.ErrReason), errors.Is(err, quorumlock.ErrNotMember):
 		return http.StatusBadRequest
-	case errors.Is(err, quorumlock.ErrNotHeld):
+	case errors.Is(err, quorumlock.ErrNotHeld), errors.Is(err, quorumlock.ErrTransfer):
 		return http.StatusConflict
 	default:
 		return http.StatusServiceUnavailable

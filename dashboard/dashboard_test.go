@@ -17,6 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quorumlock/quorumlock"
+	"github.com/quorumlock/quorumlock/dashboard/api"
+	"github.com/quorumlock/quorumlock/locktest"
 )
 
 // take holds a lock until the test is over.
@@ -98,6 +100,7 @@ func TestEveryPageAsHTMLAndJSON(t *testing.T) {
 		"/session?id=" + session:   {"owner-1", "pages/leader"},
 		"/elections?prefix=pages/": {"pages/leader", "owner-1", "10.0.0.1:80"},
 		"/live?prefix=pages/":      {"pages/"},
+		"/busiest":                 {"eplica"},
 	} {
 		path, query, _ := strings.Cut(target, "?")
 		if path == "/" {
@@ -118,17 +121,17 @@ func TestEveryPageAsHTMLAndJSON(t *testing.T) {
 			require.Contains(t, bySuffix.Body.String(), s, target)
 		}
 	}
-	v := decoded[lockView](t, get(h, "/lock.json?name="+id))
+	v := decoded[api.Lock](t, get(h, "/lock.json?name="+id))
 	require.Equal(t, []string{session}, v.Waiters[0].BlockedBy)
 	require.Equal(t, hold.Token().String(), v.Holders[0].Token)
-	c := decoded[clusterView](t, get(h, "/cluster.json"))
+	c := decoded[api.Cluster](t, get(h, "/cluster.json"))
 	require.Equal(t, "ok", c.Health)
 	require.Len(t, c.Members, 3)
 	require.NotZero(t, c.Leader)
 	require.NotZero(t, c.Term)
-	one := decoded[oneSessionView](t, get(h, "/session.json?id="+session))
+	one := decoded[api.OneSession](t, get(h, "/session.json?id="+session))
 	require.Equal(t, "pages/leader", one.Held[0].Name)
-	waits := decoded[oneSessionView](t, get(h, "/session.json?id="+v.Waiters[0].Session))
+	waits := decoded[api.OneSession](t, get(h, "/session.json?id="+v.Waiters[0].Session))
 	require.Equal(t, "pages/leader", waits.Waited[0].Name)
 }
 
@@ -148,12 +151,12 @@ func TestPagingShowsEachLockOnce(t *testing.T) {
 				require.Less(t, pages, 30)
 				q := url.Values{"prefix": {"paging/"}, "limit": {fmt.Sprint(limit)}, "after": {after}}
 				w := get(h, "/"+path+".json?"+q.Encode())
-				var names []lockView
+				var names []api.Lock
 				if path == "locks" {
-					v := decoded[locksView](t, w)
+					v := decoded[api.Locks](t, w)
 					names, after = v.Locks, v.Next
 				} else {
-					v := decoded[electionsView](t, w)
+					v := decoded[api.Elections](t, w)
 					names, after = v.Elections, v.Next
 				}
 				require.LessOrEqual(t, len(names), limit)
@@ -168,7 +171,7 @@ func TestPagingShowsEachLockOnce(t *testing.T) {
 		}
 	}
 	require.Contains(t, get(h, "/locks?prefix=paging/&limit=5").Body.String(), `after=paging%2f04`)
-	require.Empty(t, decoded[locksView](t, get(h, "/locks.json?prefix=nothing-like-it")).Locks)
+	require.Empty(t, decoded[api.Locks](t, get(h, "/locks.json?prefix=nothing-like-it")).Locks)
 }
 
 func TestSessionsArePagedAndFound(t *testing.T) {
@@ -180,7 +183,7 @@ func TestSessionsArePagedAndFound(t *testing.T) {
 	h := New(nodes[0], Options{})
 	seen := make(map[string]bool)
 	for after := ""; ; {
-		v := decoded[sessionsView](t, get(h, "/sessions.json?owner=many+sess&limit=2&after="+after))
+		v := decoded[api.Sessions](t, get(h, "/sessions.json?owner=many+sess&limit=2&after="+after))
 		require.Equal(t, 5, v.Total)
 		for _, s := range v.Sessions {
 			require.False(t, seen[s.ID])
@@ -199,11 +202,11 @@ func TestALongLineIsPaged(t *testing.T) {
 		queue(t, nodes[0], "long line")
 	}
 	h := New(nodes[0], Options{})
-	v := decoded[lockView](t, get(h, "/lock.json?name=long+line&from=3"))
+	v := decoded[api.Lock](t, get(h, "/lock.json?name=long+line&from=3"))
 	require.Equal(t, 4, v.WaiterCount)
 	require.Len(t, v.Waiters, 1)
 	require.Equal(t, 3, v.Waiters[0].Ahead)
-	require.Empty(t, decoded[lockView](t, get(h, "/lock.json?name=long+line&from=99")).Waiters)
+	require.Empty(t, decoded[api.Lock](t, get(h, "/lock.json?name=long+line&from=99")).Waiters)
 	info, err := nodes[0].Describe(t.Context(), "long line")
 	require.NoError(t, err)
 	cut := viewLock(info, 1, 2)
@@ -236,7 +239,7 @@ func TestHostileNamesAreText(t *testing.T) {
 		require.NotContains(t, body, " onclick", target)
 	}
 	require.Contains(t, get(h, "/locks").Body.String(), `\u202e\n`)
-	require.Equal(t, evil, decoded[lockView](t, get(h, "/lock.json?name="+url.QueryEscape(evil))).Name)
+	require.Equal(t, evil, decoded[api.Lock](t, get(h, "/lock.json?name="+url.QueryEscape(evil))).Name)
 	require.NotContains(t, get(h, "/locks.json").Body.String(), "<script>")
 }
 
@@ -329,10 +332,51 @@ func TestUnreachableMember(t *testing.T) {
 	}
 	h := New(all[down%3], Options{}) // the next id
 	require.Eventually(t, func() bool {
-		members := decoded[clusterView](t, get(h, "/cluster.json")).Members
-		return !slices.ContainsFunc(members, func(m memberView) bool { return (m.Trouble != "") != (m.Replica == down) })
+		members := decoded[api.Cluster](t, get(h, "/cluster.json")).Members
+		return !slices.ContainsFunc(members, func(m api.Member) bool { return (m.Trouble != "") != (m.Replica == down) })
 	}, patience, 10*time.Millisecond)
 	require.Contains(t, get(h, "/").Body.String(), "could not be reached")
+}
+
+// Without a majority the cluster's page says so at once, and what it knows of itself; the
+// others give an error that says why.
+func TestNoMajority(t *testing.T) {
+	c := locktest.New(t, locktest.Config{Replicas: 3})
+	h := New(c.Node(1), Options{Authorize: allowAll})
+	c.Isolate(1)
+	v := decoded[api.Cluster](t, get(h, "/cluster.json"))
+	require.Equal(t, "no majority", v.Health)
+	require.Len(t, v.Members, 3)
+	require.Nil(t, v.Members[0].Sessions, "it cannot be known")
+	page := get(h, "/cluster").Body.String()
+	require.Contains(t, page, "Nothing can be granted until a majority")
+	require.Contains(t, page, "unknown")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // in place of the page's ten
+	defer cancel()
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/locks", nil)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	require.Equal(t, http.StatusServiceUnavailable, w.Code)
+	require.Contains(t, w.Body.String(), "A majority of the replicas did not answer in time")
+	c.Heal()
+	require.NoError(t, c.Node(1).Ready(ctxOf(t)))
+	require.Eventually(t, func() bool { return decoded[api.Cluster](t, get(h, "/cluster.json")).Health == "ok" }, patience, time.Millisecond)
+}
+
+// The busiest names are shown with how often they were asked for.
+func TestBusiest(t *testing.T) {
+	h := New(nodes[2], Options{})
+	since := decoded[api.Busiest](t, get(h, "/busiest.json")).Since // it counts from now on
+	for range 20 {
+		lock, err := nodes[2].Acquire(ctxOf(t), "busy <name>")
+		require.NoError(t, err)
+		require.NoError(t, lock.Release(ctxOf(t)))
+	}
+	take(t, nodes[2], "idle name")
+	v := decoded[api.Busiest](t, get(h, "/busiest.json"))
+	require.Equal(t, since, v.Since)
+	require.Equal(t, api.BusyName{Name: "busy <name>", Calls: 20}, v.Names[0])
+	require.Contains(t, get(h, "/busiest").Body.String(), "busy &lt;name&gt;")
 }
 
 // When the node is closed the cluster's page says so, and the others give an error.
@@ -342,9 +386,9 @@ func TestClosedNode(t *testing.T) {
 	require.NoError(t, err)
 	lone := one[0]
 	h := New(lone, Options{})
-	require.Equal(t, "ok", decoded[clusterView](t, get(h, "/cluster.json")).Health)
+	require.Equal(t, "ok", decoded[api.Cluster](t, get(h, "/cluster.json")).Health)
 	require.NoError(t, lone.Close())
-	require.Equal(t, "failed", decoded[clusterView](t, get(h, "/cluster.json")).Health)
+	require.Equal(t, "failed", decoded[api.Cluster](t, get(h, "/cluster.json")).Health)
 	require.Contains(t, get(h, "/").Body.String(), "Failed")
 	for _, path := range []string{"/locks", "/lock?name=a", "/sessions", "/elections", "/session?id=1.1.1"} {
 		w := get(h, path)

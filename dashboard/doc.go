@@ -23,6 +23,14 @@
 // application/json needs no token: a browser sends one to another site only if that
 // site agrees, which this one never does.
 //
+// # Holding a lock for a client
+//
+// With Options.MaxHolds, a client outside of the process can hold a lock for as long as
+// its request to "hold" lives, as "quorumlock run" does. Authorize is asked for that too,
+// and the same requests are refused. The request must be let through unbuffered, in both
+// directions at once. Package api says how to speak it, and docs/ARCHITECTURE.md why it
+// is safe.
+//
 // # What it costs
 //
 // Every replica can serve the page. Reading one lock is one linearizable read. A page

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/quorumlock/quorumlock"
+	"github.com/quorumlock/quorumlock/dashboard/api"
 )
 
 const (
@@ -19,26 +20,10 @@ const (
 	writeTimeout  = 10 * time.Second // for a browser that does not read
 )
 
-// A change is what a browser is told of an event.
-type change struct {
-	Kind    string    `json:"kind"`
-	At      time.Time `json:"at"` // when this replica saw it
-	Name    string    `json:"name,omitempty"`
-	Session string    `json:"session,omitempty"`
-	Owner   string    `json:"owner,omitempty"`
-	Token   string    `json:"token,omitempty"`
-	Mode    string    `json:"mode,omitempty"`
-	Slots   []int     `json:"slots,omitempty"`
-	Limit   int       `json:"limit,omitempty"`
-	Value   string    `json:"value,omitempty"`
-	Cause   string    `json:"cause,omitempty"`
-	Count   int       `json:"count,omitempty"` // skipped: how many were left out
-}
-
 // A feed is the changes that wait to be written.
 type feed struct {
 	mu      sync.Mutex
-	changes []change
+	changes []api.Change
 	skipped int
 	err     error // why the watch ended
 }
@@ -54,7 +39,7 @@ func (f *feed) add(e *quorumlock.Event) {
 		f.skipped++
 		return
 	}
-	c := change{
+	c := api.Change{
 		Kind: e.Kind.String(), At: time.Now(), Name: e.Name, Owner: e.Owner, Slots: e.Slots, Limit: e.Limit, Value: e.Value,
 	}
 	if !e.Session.IsZero() {
@@ -72,12 +57,12 @@ func (f *feed) add(e *quorumlock.Event) {
 	f.changes = append(f.changes, c)
 }
 
-func (f *feed) take() (changes []change, err error) {
+func (f *feed) take() (changes []api.Change, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	changes, err = f.changes, f.err
 	if f.skipped > 0 {
-		changes = append(changes, change{Kind: "skipped", At: time.Now(), Count: f.skipped})
+		changes = append(changes, api.Change{Kind: "skipped", At: time.Now(), Count: f.skipped})
 	}
 	f.changes, f.skipped = nil, 0
 	return changes, err
@@ -146,7 +131,7 @@ func (h *handler) stream(ctx context.Context, w http.ResponseWriter, f *feed) {
 			return
 		}
 		if err != nil {
-			changes = append(changes, change{Kind: "ended", At: time.Now(), Cause: err.Error()})
+			changes = append(changes, api.Change{Kind: "ended", At: time.Now(), Cause: err.Error()})
 		}
 		if len(changes) > 0 {
 			ok = send(encode(changes))
@@ -162,7 +147,7 @@ func (h *handler) stream(ctx context.Context, w http.ResponseWriter, f *feed) {
 }
 
 // encode writes changes as events. JSON has no raw line ends, which would end one.
-func encode(changes []change) string {
+func encode(changes []api.Change) string {
 	var b strings.Builder
 	for _, c := range changes {
 		body, err := json.Marshal(c)

@@ -14,11 +14,12 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/quorumlock/quorumlock"
+	"github.com/quorumlock/quorumlock/dashboard/api"
 	"github.com/quorumlock/quorumlock/sessions"
 )
 
 // follow opens a stream and returns the next change of it.
-func follow(t *testing.T, ctx context.Context, target string) func() (change, bool) {
+func follow(t *testing.T, ctx context.Context, target string) func() (api.Change, bool) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	require.NoError(t, err)
@@ -27,7 +28,7 @@ func follow(t *testing.T, ctx context.Context, target string) func() (change, bo
 	t.Cleanup(func() { _ = answer.Body.Close() })
 	require.Equal(t, "text/event-stream", answer.Header.Get("Content-Type"))
 	lines := bufio.NewScanner(answer.Body)
-	return func() (c change, ok bool) {
+	return func() (c api.Change, ok bool) {
 		for lines.Scan() {
 			if data, is := strings.CutPrefix(lines.Text(), "data: "); is {
 				require.NoError(t, json.Unmarshal([]byte(data), &c))

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/quorumlock/quorumlock"
+	"github.com/quorumlock/quorumlock/dashboard/api"
 	"github.com/quorumlock/quorumlock/sessions"
 )
 
@@ -75,18 +76,22 @@ func paging(r *http.Request, search string) (match, after string, limit int, err
 	return match, after, limit, err
 }
 
-func (h *handler) cluster(ctx context.Context, _ *http.Request) (any, error) {
+func (h *handler) cluster(ctx context.Context, r *http.Request) (any, error) {
+	q, err := query(r)
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
-	_, err := h.node.Describe(ctx, probe)
+	_, err = h.node.Describe(ctx, probe)
 	var roll []quorumlock.SessionInfo
 	if err == nil {
 		roll, err = h.node.Sessions(ctx)
 	}
 	s := h.node.Status()
-	v := clusterView{
+	v := api.Cluster{
 		Health: "ok", Replica: s.ReplicaID, Epoch: s.Epoch, Ready: s.Ready, Leader: s.Leader, Term: s.Term, Applied: s.Applied,
-		Locks: s.Locks, Sessions: s.Sessions, Holds: s.Holds, Token: token(s.Token), Members: []memberView{},
+		Locks: s.Locks, Sessions: s.Sessions, Holds: s.Holds, Token: token(s.Token), Members: []api.Member{},
 	}
 	switch {
 	case s.Err != nil:
@@ -97,7 +102,7 @@ func (h *handler) cluster(ctx context.Context, _ *http.Request) (any, error) {
 		v.Health = "starting"
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.Members)) {
-		m := memberView{Replica: id, Address: s.Members[id], Leader: id == s.Leader, Self: id == s.ReplicaID}
+		m := api.Member{Replica: id, Address: s.Members[id], Leader: id == s.Leader, Self: id == s.ReplicaID}
 		if trouble := s.Unreachable[id]; trouble != nil {
 			m.Trouble = trouble.Error()
 		}
@@ -111,6 +116,17 @@ func (h *handler) cluster(ctx context.Context, _ *http.Request) (any, error) {
 			m.Sessions, m.Holds, m.Waits = &counts[0], &counts[1], &counts[2]
 		}
 		v.Members = append(v.Members, m)
+	}
+	return clusterPage{Cluster: v, Done: doneTexts[q.Get("done")]}, nil
+}
+
+// busiest are the names that are asked for most through this replica. The first who looks
+// makes it count.
+func (h *handler) busiest(context.Context, *http.Request) (any, error) {
+	s := h.node.Stats()
+	v := api.Busiest{Replica: h.node.Status().ReplicaID, Since: s.Since, Names: []api.BusyName{}}
+	for _, n := range s.Busiest[:min(len(s.Busiest), defaultLimit)] {
+		v.Names = append(v.Names, api.BusyName{Name: n.Name, Calls: n.Calls, Over: n.Over})
 	}
 	return v, nil
 }
@@ -140,7 +156,7 @@ func (h *handler) locks(ctx context.Context, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := locksView{Prefix: prefix, Limit: limit, After: after, Locks: []lockView{}}
+	v := api.Locks{Prefix: prefix, Limit: limit, After: after, Locks: []api.Lock{}}
 	if len(infos) > limit {
 		infos = infos[:limit]
 		v.Next = infos[limit-1].Name
@@ -164,8 +180,7 @@ func (h *handler) lock(ctx context.Context, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := viewLock(info, from, lineLimit)
-	v.Done = doneTexts[q.Get("done")]
+	v := lockPage{Lock: viewLock(info, from, lineLimit), Done: doneTexts[q.Get("done")]}
 	if len(v.Holders) == 0 {
 		return v, nil
 	}
@@ -198,7 +213,7 @@ func (h *handler) sessions(ctx context.Context, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := sessionsView{Owner: owner, Limit: limit, Sessions: []sessionView{}}
+	v := api.Sessions{Owner: owner, Limit: limit, Sessions: []api.Session{}}
 	for _, i := range roll {
 		if !strings.Contains(i.Owner, owner) {
 			continue
@@ -232,7 +247,7 @@ func (h *handler) session(ctx context.Context, r *http.Request) (any, error) {
 	if at < 0 {
 		return nil, &failure{http.StatusNotFound, "There is no session " + id.String() + ": it has ended, or never was."}
 	}
-	v := oneSessionView{sessionView: viewSession(roll[at]), Held: []lockView{}, Waited: []lockView{}, Done: doneTexts[q.Get("done")]}
+	v := sessionPage{OneSession: api.OneSession{Session: viewSession(roll[at]), Held: []api.Lock{}, Waited: []api.Lock{}}, Done: doneTexts[q.Get("done")]}
 	if v.Holds+v.Waits == 0 {
 		return v, nil
 	}
@@ -261,7 +276,7 @@ func (h *handler) elections(ctx context.Context, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := electionsView{Prefix: prefix, Limit: limit, Elections: []lockView{}}
+	v := api.Elections{Prefix: prefix, Limit: limit, Elections: []api.Lock{}}
 	trim := func() {
 		byName(v.Elections)
 		if len(v.Elections) > limit {
@@ -281,13 +296,13 @@ func (h *handler) elections(ctx context.Context, r *http.Request) (any, error) {
 	return v, err
 }
 
-func byName(locks []lockView) {
-	slices.SortFunc(locks, func(a, b lockView) int { return cmp.Compare(a.Name, b.Name) })
+func byName(locks []api.Lock) {
+	slices.SortFunc(locks, func(a, b api.Lock) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 func (h *handler) live(_ context.Context, r *http.Request) (any, error) {
 	prefix, _, _, err := paging(r, "prefix")
-	return liveView{Prefix: prefix}, err
+	return livePage{Prefix: prefix}, err
 }
 
 // picture shows every lock once, in no order: the picture that a watch begins with.

@@ -11,9 +11,9 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
-	"unicode"
+
+	"github.com/quorumlock/quorumlock/dashboard/api"
 )
 
 //go:embed templates
@@ -50,11 +50,12 @@ func tag() string {
 var functions = template.FuncMap{
 	"ago":   func(t time.Time) string { return span(time.Since(t)) },
 	"until": func(t time.Time) string { return span(time.Until(t)) },
-	"show":  show,
+	"show":  api.Printable,
 	"stamp": func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 	"comma": comma,
 	"span":  span,
 	"plus":  func(a, b int) int { return a + b },
+	"less":  func(a, b uint64) uint64 { return a - b },
 }
 
 // A frame is what the layout shows around a page.
@@ -82,25 +83,10 @@ func (p *reply) render(w io.Writer, which page, data any) error {
 			f.JSON += "?" + q
 		}
 	}
-	if f.CanAct && (which.template == "lock" || which.template == "session") {
+	if f.CanAct && slices.Contains([]string{"cluster", "lock", "session"}, which.template) {
 		f.Token = p.h.formToken(p.w, p.r)
 	}
 	return templates[which.template].Execute(w, f)
-}
-
-// show makes a name readable that holds what cannot be seen. It is for display: what
-// links and forms carry is the name itself.
-func show(name string) string {
-	var b strings.Builder
-	for _, r := range name {
-		if unicode.IsPrint(r) {
-			b.WriteRune(r)
-		} else {
-			quoted := strconv.QuoteRuneToASCII(r)
-			b.WriteString(quoted[1 : len(quoted)-1])
-		}
-	}
-	return b.String()
 }
 
 // span says how long something took, in one or two words.

@@ -100,7 +100,8 @@ type browser struct {
 func openBrowser(t *testing.T) *browser {
 	path := browserPath(t)
 	url := serve(t)
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.Flag("disable-dev-shm-usage", true))
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.Flag("disable-dev-shm-usage", true),
+		chromedp.WSURLReadTimeout(patience))
 	if os.Geteuid() == 0 {
 		options = append(options, chromedp.NoSandbox) // which root cannot have
 	}
@@ -181,7 +182,8 @@ const contrast = `(() => {
 })()`
 
 var everyPage = []string{"cluster", "locks", "locks?prefix=nothing", "lock?name=invoice/4712", "lock?name=gateway/acme",
-	"lock?name=tariffs", "sessions", "session?id=1.1.1", "elections", "live?prefix=task/"}
+	"lock?name=tariffs", "sessions", "session?id=1.1.1", "elections", "busiest",
+	"live?prefix=task/"}
 
 // In light and dark, on a desk and on a phone: text can be read and nothing sticks out.
 func TestEveryPageInEveryLook(t *testing.T) {

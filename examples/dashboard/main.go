@@ -68,6 +68,7 @@ func run(ctx context.Context, address string, ready func(url string)) error {
 			}
 			return nil
 		},
+		MaxHolds: 16, // by quorumlock run
 	})))
 	l, err := net.Listen("tcp", address)
 	if err != nil {

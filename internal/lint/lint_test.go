@@ -38,12 +38,14 @@ var mayImport = map[string][]string{
 	".":                {"internal/lab", "internal/wire", "internal/peer", "internal/raftlog", "queue", "sessions", "fencing"},
 	"election":         {".", "sessions", "fencing"}, // only what any user has
 	"locktest":         {".", "internal/lab", "sessions", "fencing"},
-	"dashboard":        {".", "sessions", "fencing"},
+	"dashboard":        {".", "dashboard/api", "sessions", "fencing"},
+	"dashboard/api":    {}, // what the pages say as JSON: for programs that link no Raft
 	"dashboard/...":    {}, // a browser, which looks from outside
 	"examples/...":     {".", "election", "locktest", "dashboard", "sessions", "fencing", "fencing/...", "examples/internal/..."},
 	"bench":            {".", "fencing"},
 	"adapters/...":     {".", "adapters/internal/..."},
 	"metrics":          {"."}, // only what any user has
+	"cmd/...":          {".", "dashboard/api"},
 	"tracing":          {"."}, // only what any user has
 }
 
@@ -105,7 +107,7 @@ type file struct {
 
 // program reports whether a file is of a program and not of the library.
 func (f *file) program() bool {
-	return strings.HasPrefix(f.dir, "examples") || f.dir == "bench" || f.dir == "internal/soak"
+	return strings.HasPrefix(f.dir, "examples") || strings.HasPrefix(f.dir, "cmd/") || f.dir == "bench" || f.dir == "internal/soak"
 }
 
 func parse(name string, src []byte) (*file, error) {

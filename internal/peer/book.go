@@ -87,6 +87,18 @@ func (b *Book) Address(replica uint64) string {
 	return b.records[replica].address
 }
 
+// Addresses returns all replicas that are on record, and where each said that it is
+// dialled, or "".
+func (b *Book) Addresses() map[uint64]string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := make(map[uint64]string, len(b.records))
+	for id, r := range b.records {
+		all[id] = r.address
+	}
+	return all
+}
+
 // admit compares a greeting with the record and keeps what it adds. It returns
 // a *Refusal when the other must not be talked to, and another error when what
 // was learned could not be made durable.
