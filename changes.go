@@ -23,7 +23,8 @@ const (
 // watch. The first reader who comes to one makes an event of it, which all others
 // share, so that a reader costs little more than its own looks.
 type changes struct {
-	bell     *bell // is rung when there is another one
+	kept     uint64 // how many changes, a multiple of toldAtOnce
+	bell     *bell  // is rung when there is another one
 	watchers atomic.Int32
 	next     atomic.Uint64 // number of the next one; it grows with mu held
 
@@ -36,8 +37,15 @@ type changes struct {
 	raw     stretch    // a copy of a part of one
 }
 
-// stretches is how many of them hold what is kept and the one that grows.
-const stretches = keptChanges/toldAtOnce + 1
+// keeps returns how many changes each of so many groups keeps: together as many as one,
+// but for what they work with.
+func keeps(groups int) uint64 {
+	return max(keptChanges/toldAtOnce/uint64(groups), 4) * toldAtOnce
+}
+
+// at is the place of a stretch in the ring, by the number of its first change: it has
+// room for what is kept and for the one that grows.
+func (c *changes) at(first uint64) uint64 { return first / toldAtOnce % (c.kept/toldAtOnce + 1) }
 
 // A stretch is toldAtOnce changes as the log notes them.
 type stretch struct {
@@ -85,7 +93,7 @@ func (c *changes) count(by int) (watchers int32) {
 	if watchers == 0 {
 		c.ring, c.now, c.told, c.raw = nil, nil, nil, stretch{}
 	} else if c.ring == nil {
-		c.ring, c.told = make([]stretch, stretches), make([]told, stretches)
+		c.ring, c.told = make([]stretch, c.kept/toldAtOnce+1), make([]told, c.kept/toldAtOnce+1)
 		c.turn(c.next.Load())
 	}
 	return watchers
@@ -94,7 +102,7 @@ func (c *changes) count(by int) (watchers int32) {
 // turn begins a stretch with a change that has at least this number.
 func (c *changes) turn(number uint64) {
 	k := (number + toldAtOnce - 1) / toldAtOnce
-	c.now = &c.ring[k%stretches]
+	c.now = &c.ring[c.at(k*toldAtOnce)]
 	clear(c.now.more)
 	if c.now.notes == nil {
 		c.now.notes, c.now.names = make([]note, 0, toldAtOnce), make([]byte, 0, toldAtOnce*usualName)
@@ -131,7 +139,7 @@ func (c *changes) add(kind EventKind, e *effect, slots []int, value string) {
 // skip makes every reader miss something: the state was replaced.
 func (c *changes) skip() {
 	c.mu.Lock()
-	c.turn(c.next.Load() + keptChanges + 1)
+	c.turn(c.next.Load() + c.kept + 1)
 	c.done()
 }
 
@@ -176,11 +184,11 @@ func (c *changes) read(next, end uint64, own func([]Event)) (events []Event, pag
 	defer c.telling.Unlock()
 	first := next - next%toldAtOnce
 	from, to := next-first, min(end-first, toldAtOnce)
-	t := &c.told[first/toldAtOnce%stretches]
+	t := &c.told[c.at(first)]
 	if t.first != first || uint64(len(t.events)) < to {
 		c.tell(t, first, own)
 	}
-	if c.next.Load()-next > keptChanges || t.first != first || uint64(len(t.events)) < to {
+	if c.next.Load()-next > c.kept || t.first != first || uint64(len(t.events)) < to {
 		return nil, nil, true
 	}
 	return t.events[from:to], t.pages[from:to], false
@@ -225,7 +233,7 @@ func (c *changes) copy(first uint64, at int) (nameEnd uint32) {
 	raw := &c.raw
 	raw.notes, raw.names = raw.notes[:0], raw.names[:0]
 	raw.whose, raw.more = raw.whose[:0], nil
-	s := &c.ring[first/toldAtOnce%stretches]
+	s := &c.ring[c.at(first)]
 	if s.first != first {
 		return 0
 	}

@@ -49,7 +49,7 @@ func newGroup(n *Node, index int) *group {
 	}
 	g.stream.init(g.dispatch)
 	g.pulse.init()
-	g.changes.bell = &n.bell
+	g.changes.bell, g.changes.kept = &n.bell, keeps(n.opts.Groups)
 	g.machine.perform, g.machine.restored = g.perform, g.reconcile
 	g.machine.fsm.speaks = n.opts.level
 	g.termCtx, g.termStop = context.WithCancel(n.ctx)

@@ -492,6 +492,42 @@ func TestWatchOverGroups(t *testing.T) {
 	})
 }
 
+// A reader that falls behind in one group is told, and is shown all groups again.
+func TestWatchOverGroupsMissed(t *testing.T) {
+	inGroups(t, func(t *testing.T, _ *sim, nodes map[uint64]*Node) {
+		ctx := soon(t)
+		n := nodes[1]
+		require.EqualValues(t, 10*toldAtOnce, n.groups[1].changes.kept)
+		name := nameIn(n, 0, "held")
+		_, err := n.Acquire(ctx, name)
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		var kinds []EventKind
+		missing := make(chan struct{})
+		wg.Go(func() {
+			for e, err := range n.Watch(ctx, "held") {
+				require.NoError(t, err)
+				kinds = append(kinds, e.Kind)
+				if len(kinds) == 2 {
+					missing <- struct{}{}
+					<-missing
+				}
+				if len(kinds) == 5 {
+					return
+				}
+			}
+		})
+		<-missing
+		other := nameIn(n, 1, "churn")
+		for range n.groups[1].changes.kept/2 + 2*toldAtOnce {
+			require.NoError(t, n.Do(ctx, other, func(context.Context, fencing.Token) error { return nil }))
+		}
+		missing <- struct{}{}
+		wg.Wait()
+		require.Equal(t, []EventKind{EventPicture, EventSynced, EventMissed, EventPicture, EventSynced}, kinds)
+	})
+}
+
 // A replica that falls behind in one group is brought up there by a snapshot, and a
 // restart frees what was held in all groups.
 func TestGroupsAreRestoredAndRestarted(t *testing.T) {

@@ -60,7 +60,7 @@ func TestManyReadersAreToldTheSame(t *testing.T) {
 
 // A reader who is behind by more than is kept is told so; one who is not, is not.
 func TestWhatIsKept(t *testing.T) {
-	c := changes{bell: new(bell)}
+	c := changes{bell: new(bell), kept: keptChanges}
 	c.count(+1)
 	own := func([]Event) {}
 	first := c.end()
