@@ -241,16 +241,19 @@ func (c *change) add(ctx context.Context, id uint64, address string) error {
 	return err
 }
 
-// remove takes a replica out of every group.
+// remove takes a replica out of every group. One that an addition which was cut short has
+// not reached is told all the same that the id is used.
 func (c *change) remove(ctx context.Context, id uint64) error {
+	known := false
 	err := c.each(ctx, func(g *group, m membership) (*memberChange, bool, error) {
 		member := m.member(id)
+		known = known || m.removed[id] || member != nil
 		switch {
 		case m.removed[id]:
 			return nil, true, nil
-		case member == nil:
+		case !known:
 			return nil, false, fmt.Errorf("%w: %d, of %v", ErrNotMember, id, m.ids())
-		case member.Voting:
+		case member != nil && member.Voting:
 			if err := c.spare(ctx, g, m, id); err != nil {
 				return nil, false, err
 			}

@@ -188,7 +188,8 @@ func TestMembersReplace(t *testing.T) {
 }
 
 // A removal that was interrupted between two groups leaves the replica at work in those
-// that it is in, and is completed by the same call.
+// that it is in, and is completed by the same call. So is that of one whose addition was
+// interrupted.
 func TestMembersInterrupted(t *testing.T) {
 	c := newCluster(t, brisk, func(o *Options) { o.Groups = 2 })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -213,6 +214,19 @@ func TestMembersInterrupted(t *testing.T) {
 	<-c.node(5).ctx.Done()
 	require.ErrorIs(t, c.node(5).err(), ErrRemoved)
 	c.closeNodes(5)
+
+	eventually(t, "6 is in the first group", func() bool {
+		m, err := first.membership(ctx)
+		require.NoError(t, err)
+		if m.member(6) == nil {
+			_ = first.engine.change(ctx, m.last, memberChange{addMember, 6})
+		}
+		return m.member(6) != nil
+	})
+	require.NoError(t, c.node(1).RemoveReplica(ctx, 6), "it was to be a member")
+	removed, err = c.node(1).host.(*replica).removedOfAll()
+	require.NoError(t, err)
+	require.Contains(t, removed, uint64(6))
 	goesOn(t, c.nodes)
 }
 
