@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/quorumlock/quorumlock"
+	"github.com/quorumlock/quorumlock/internal/harm"
 )
 
 const (
@@ -45,6 +47,12 @@ func workerMain() int {
 		fmt.Fprintln(os.Stderr, "worker: no configuration:", err)
 		return exitUsage
 	}
+	if w.cfg.Rate != 0 {
+		if err := harm.SetClockRate(w.cfg.Rate); err != nil {
+			w.tell(report{What: reportBroken, Text: err.Error()})
+			return exitFailed
+		}
+	}
 	ctx, end := context.WithCancel(context.Background())
 	defer end()
 	go func() {
@@ -52,6 +60,11 @@ func workerMain() int {
 		for in.Decode(&o) == nil {
 			if o.Do == orderEnd {
 				end()
+				continue
+			}
+			if err := w.suffer(o); err != nil {
+				w.tell(report{What: reportBroken, Text: fmt.Sprintf("%s: %v", o.Do, err)})
+				os.Exit(exitFailed)
 			}
 		}
 		os.Exit(exitOK) // the director is gone, or wants no more
@@ -62,6 +75,17 @@ func workerMain() int {
 	}
 	w.tell(report{What: reportIdle})
 	select {} // until the director has heard it from all
+}
+
+// suffer does to this process what the director orders.
+func (w *worker) suffer(o order) error {
+	switch o.Do {
+	case orderFailFsync:
+		return harm.FailFsync()
+	case orderRate:
+		return harm.SetClockRate(o.Rate)
+	}
+	return errors.New("no such order")
 }
 
 func (w *worker) tell(r report) {
