@@ -51,6 +51,9 @@ func (d *director) failedFsync() (string, func(context.Context) error, error) {
 // not slower than the leader's by more than one eighth (docs/ARCHITECTURE.md).
 const slowest, fastest = 0.94, 1.06
 
+// keepTime is how long the one that will be cut off has to take locks that it keeps.
+const keepTime = time.Second
+
 // clockRate has each worker's clocks go at a rate of its own. If it can, it cuts off the
 // one with the slowest, which must give up what it holds before the others take it. The
 // rates stay when the network is whole again: what comes after meets them too.
@@ -60,21 +63,26 @@ func (d *director) clockRate() (string, func(context.Context) error, error) {
 	if leader := d.leader(); leader > 0 && leader != ids[0] { // has the fastest
 		ids = append(slices.DeleteFunc(ids, func(id uint64) bool { return id == leader }), leader)
 	}
+	cut := d.net != nil
 	var text []string
 	for i, id := range ids {
 		rate := slowest + (fastest-slowest)*float64(i)/(workers-1)
 		d.rates[id] = rate
 		text = append(text, fmt.Sprintf("%d: %.2f", id, rate))
-		if err := d.crew[id].Tell(order{Do: orderRate, Rate: rate}); err != nil {
+		if err := d.crew[id].Tell(order{Do: orderRate, Rate: rate, Keep: cut && i == 0}); err != nil {
 			return "", nil, err
 		}
 	}
 	slices.Sort(text)
 	what := strings.Join(text, ", ")
-	if d.net == nil {
+	if !cut {
 		return what, func(context.Context) error { return nil }, nil
 	}
+	d.pass(context.Background(), keepTime)
 	d.net.sever(ids[:1], ids[1:])
 	d.net.sever(ids[1:], ids[:1])
-	return fmt.Sprintf("%s; %d cut off", what, ids[0]), d.healNetwork, nil
+	return fmt.Sprintf("%s; %d cut off", what, ids[0]), func(context.Context) error {
+		d.net.heal()
+		return d.crew[ids[0]].Tell(order{Do: orderRate, Rate: d.rates[ids[0]]})
+	}, nil
 }

@@ -26,12 +26,13 @@ type workerConfig struct {
 type order struct {
 	Do   string
 	Rate float64 `json:",omitempty"`
+	Keep bool    `json:",omitempty"` // hold locks for longer than a lease
 }
 
 const (
 	orderEnd       = "end"        // begin no more calls, say so, and wait
 	orderFailFsync = "fail fsync" // have each one fail from now on
-	orderRate      = "rate"       // have the clocks go at Rate
+	orderRate      = "rate"       // have the clocks go at Rate, and Keep locks or not
 )
 
 type reportKind string

@@ -34,6 +34,7 @@ type worker struct {
 	node  *quorumlock.Node
 	store storeClient
 	ops   atomic.Uint64
+	keeps atomic.Bool // its clients hold each lock for longer than a lease
 
 	mu  sync.Mutex // guards out
 	out *json.Encoder
@@ -83,6 +84,7 @@ func (w *worker) suffer(o order) error {
 	case orderFailFsync:
 		return harm.FailFsync()
 	case orderRate:
+		w.keeps.Store(o.Keep)
 		return harm.SetClockRate(o.Rate)
 	}
 	return errors.New("no such order")
