@@ -105,11 +105,12 @@ func (d *director) hurt(ctx context.Context) error {
 
 // harm does one harm, ends it, and waits until all have recovered.
 func (d *director) harm(ctx context.Context, f fault) error {
-	began, r := d.now(), d.result(f.name)
+	r := d.result(f.name)
 	what, mend, err := f.begin(d)
 	if err != nil {
 		return err
 	}
+	began := d.now()
 	r.times++
 	d.tell("%-12s %s", f.name, what)
 	goesOn := int64(0)
