@@ -41,3 +41,33 @@ func TestMembersMistakenJoiners(t *testing.T) {
 		require.NoError(t, c.node(id).err())
 	}
 }
+
+// A replica takes itself out of several groups, one after the other.
+func TestMembersRemovesItself(t *testing.T) {
+	c := newClusterAt(t, freeAddresses(t, 3), brisk, func(o *Options) { o.Groups = 3 })
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	leader := c.leader()
+	require.NoError(t, c.node(leader).RemoveReplica(ctx, leader))
+	<-c.node(leader).ctx.Done()
+	require.ErrorIs(t, c.node(leader).err(), ErrRemoved)
+	c.closeNodes(leader)
+	for _, id := range c.ids() {
+		removed, err := c.node(id).host.(*replica).removedOfAll()
+		require.NoError(t, err)
+		require.Contains(t, removed, leader)
+	}
+	goesOn(t, c.nodes)
+}
+
+// The address of a replica that says it itself is not another's to say.
+func TestMembersOwnAddress(t *testing.T) {
+	c := newClusterAt(t, freeAddresses(t, 3), brisk)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	require.NoError(t, c.node(1).AddReplica(ctx, 1, c.options[1].Address), "it is a member already")
+	require.ErrorIs(t, c.node(1).AddReplica(ctx, 1, c.joiner(9)), ErrMember)
+	members, err := c.node(1).Members(ctx)
+	require.NoError(t, err)
+	require.Equal(t, c.options[1].Address, members[0].Address)
+}
