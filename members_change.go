@@ -186,15 +186,10 @@ func (c *change) run(ctx context.Context, g *group, p plan) error {
 			}
 			n.log.Debug("change of members tried", "replica", next.replica, "err", err)
 		}
-		t := n.clk.Timer(backoff)
-		select {
-		case <-t.C:
-		case <-n.ctx.Done():
-		case <-ctx.Done():
-			t.Stop()
+		n.later(backoff, ctx.Done())
+		if ctx.Err() != nil {
 			return &ctxError{fmt.Errorf("%w: waiting for %s", ErrUnfinished, c.waiting), ctx.Err()}
 		}
-		t.Stop()
 	}
 }
 
