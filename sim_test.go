@@ -659,6 +659,9 @@ func (r *simReplica) membership(ctx context.Context) (membership, error) {
 	s := r.sim
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.gone[r.id] {
+		return membership{}, errLeft
+	}
 	m := membership{removed: maps.Clone(s.gone), heard: make(map[uint64]bool), last: s.moves}
 	for id, votes := range s.votes {
 		s.peers.note(func(p *simPeers) {
