@@ -221,6 +221,11 @@ func (c *change) reached(replica uint64, step Step) {
 
 // add makes a replica a member of every group.
 func (c *change) add(ctx context.Context, id uint64, address string) error {
+	// Who joins does not know of a backup that is still to be restored (group.awaits), and
+	// would be granted what it keeps from others.
+	if err := c.n.Ready(ctx); err != nil {
+		return err
+	}
 	introduced := false
 	err := c.each(ctx, func(_ *group, m membership) (*memberChange, bool, error) {
 		if err := m.addable(id, address); err != nil {
