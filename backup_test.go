@@ -450,3 +450,15 @@ func TestNobodyJoinsBeforeAllIsRestored(t *testing.T) {
 		}
 	})
 }
+
+// Jobs of several groups may be too many for fewer: none is left out without a word.
+func TestRestoreOfTooManyJobs(t *testing.T) {
+	r := new(restoration)
+	for i := range MaxJobs + 1 {
+		r.ticks = append(r.ticks, wire.Tick{Job: fmt.Sprint("job ", i)})
+	}
+	require.ErrorIs(t, r.fits(1), ErrBackup)
+	require.NoError(t, r.fits(2))
+	r.ticks = r.ticks[1:]
+	require.NoError(t, r.fits(1))
+}

@@ -78,7 +78,7 @@ type opener func(o Options, m []stateMachine, ev engineEvents) (engineHost, iden
 
 func open(opts Options, openEngine opener) (*Node, error) {
 	if opts.Restore != "" {
-		opts.backup, opts.backupErr = readRestoration(opts.Restore)
+		opts.backup, opts.backupErr = readRestoration(opts.Restore, opts.Groups)
 	}
 	n := &Node{
 		opts:     opts,
