@@ -10,7 +10,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -142,20 +141,7 @@ func TestGroupsDiffer(t *testing.T) {
 	require.ErrorContains(t, err, "with 2 groups")
 	require.ErrorContains(t, err, "replica 3 with 4")
 
-	// Alone at first, it is told later.
-	c.close(1)
-	c.close(2)
-	c.open(3)
-	c.open(1, 2)
-	select {
-	case err := <-c.running[3].refused:
-		require.ErrorIs(t, err, ErrGroups)
-	case <-time.After(enough):
-		t.Fatal("the replica with another number of groups was not told")
-	}
-	c.propose(2, "undisturbed")
-	require.Empty(t, c.running[1].refused)
-	require.Empty(t, c.running[2].refused)
+	c.toldLater(ErrGroups)
 	c.close(3)
 
 	before := listing(t, c.options[2].Dir)

@@ -371,14 +371,9 @@ func (n *Node) inquire(ctx context.Context, question func(context.Context) error
 		if err == nil {
 			return nil
 		}
-		t := n.clk.Timer(backoff)
-		select {
-		case <-t.C:
-		case <-n.ctx.Done():
-		case <-ctx.Done():
-			t.Stop()
+		n.later(backoff, ctx.Done())
+		if ctx.Err() != nil {
 			return &ctxError{ErrNoQuorum, ctx.Err()}
 		}
-		t.Stop()
 	}
 }

@@ -655,20 +655,26 @@ func TestReplicaFoundersDiffer(t *testing.T) {
 	require.ErrorContains(t, err, "[1 2 3 4]")
 	c.propose(1, "undisturbed")
 
-	// Alone at first, it is told later; the others are not disturbed by it.
+	c.toldLater(ErrMembers)
+}
+
+// toldLater has replica 3 open alone, when nobody can refuse it yet: it is told why once
+// the others are there, and they are not disturbed by it.
+func (c *replicas) toldLater(why error) {
+	c.t.Helper()
 	c.close(1)
 	c.close(2)
 	c.open(3)
 	c.open(1, 2)
 	select {
 	case err := <-c.running[3].refused:
-		require.ErrorIs(t, err, ErrMembers)
+		require.ErrorIs(c.t, err, why)
 	case <-time.After(enough):
-		t.Fatal("the replica with other founders was not told")
+		c.t.Fatal("it was not told")
 	}
 	c.propose(2, "undisturbed")
-	require.Empty(t, c.running[1].refused)
-	require.Empty(t, c.running[2].refused)
+	require.Empty(c.t, c.running[1].refused)
+	require.Empty(c.t, c.running[2].refused)
 }
 
 // Replicas may move: to the engine they are known by their ids.
