@@ -43,6 +43,7 @@ func OnProgress(f func(replica uint64, step Step)) ChangeOption {
 // caught up it takes one, if fewer than MaxVoters replicas have one and its
 // Options.NonVoting is not set: nobody has to see to that.
 //
+// It waits until this node is ready (Ready), so nobody joins before a backup is restored.
 // Called again it does no harm: that id is a member already is success. If the replica
 // was never heard, the address may be another one then.
 //
