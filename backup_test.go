@@ -420,3 +420,45 @@ func TestRestoreGoesOnAfterRestarts(t *testing.T) {
 		settled(t, nodes)
 	})
 }
+
+// A replica that joins knows nothing of the backup and would not wait for it: nobody is
+// added before all is restored.
+func TestNobodyJoinsBeforeAllIsRestored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old := newSim(1, 5)
+		nodes := old.openAll(t)
+		defer closeAll(t, nodes)
+		_, err := nodes[1].Acquire(soon(t), "account", LockDelay(time.Minute))
+		require.NoError(t, err)
+		backup, info := backupOf(t, nodes[1])
+		closeAll(t, nodes)
+
+		s, nodes := founded(t, 1, backup, 1, simFaults{})
+		defer closeAll(t, nodes)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, nodes[1].AddReplica(ctx, 6, simAddress(6)), context.DeadlineExceeded)
+		require.NoError(t, nodes[1].AddReplica(soon(t), 6, simAddress(6)))
+		nodes[6] = s.open(t, s.options(6))
+		_, err = nodes[6].TryAcquire(soon(t), "account")
+		require.ErrorIs(t, err, ErrHeld)
+		h, err := nodes[6].Acquire(soon(t), "job")
+		require.NoError(t, err)
+		require.Greater(t, h.Token(), info.Groups[0].Token)
+		for _, n := range nodes {
+			require.NoError(t, n.Ready(soon(t)))
+		}
+	})
+}
+
+// Jobs of several groups may be too many for fewer: none is left out without a word.
+func TestRestoreOfTooManyJobs(t *testing.T) {
+	r := new(restoration)
+	for i := range MaxJobs + 1 {
+		r.ticks = append(r.ticks, wire.Tick{Job: fmt.Sprint("job ", i)})
+	}
+	require.ErrorIs(t, r.fits(1), ErrBackup)
+	require.NoError(t, r.fits(2))
+	r.ticks = r.ticks[1:]
+	require.NoError(t, r.fits(1))
+}

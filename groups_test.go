@@ -611,3 +611,28 @@ func TestGroupWithoutLeader(t *testing.T) {
 		settled(t, nodes)
 	})
 }
+
+// A session that was opened late in a group, by an entry that a snapshot took the place of,
+// is relied on from the renewal that travelled with it: what was held before is not lost.
+func TestSessionOpenedInAGroupBySnapshot(t *testing.T) {
+	inGroups(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		n := nodes[1]
+		elapse(time.Minute)
+		h, err := n.Acquire(soon(t), nameIn(n, 0, "job"))
+		require.NoError(t, err)
+		fresh := slices.IndexFunc(n.groups, func(g *group) bool { return g.parts[h.Session().id.Seq] == nil })
+		late := s.all(3)[fresh]
+		late.alter(func() { late.replicas[1].paused = true })
+		granted := make(chan error, 1)
+		go func() {
+			_, err := n.Acquire(soon(t), nameIn(n, fresh, "job"))
+			granted <- err
+		}()
+		elapse(time.Second)
+		late.catchUp(1)
+		require.NoError(t, <-granted)
+		require.NoError(t, h.Err())
+		elapse(time.Minute)
+		require.NoError(t, h.Err())
+	})
+}

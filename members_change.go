@@ -43,6 +43,7 @@ func OnProgress(f func(replica uint64, step Step)) ChangeOption {
 // caught up it takes one, if fewer than MaxVoters replicas have one and its
 // Options.NonVoting is not set: nobody has to see to that.
 //
+// It waits until this node is ready (Ready), so nobody joins before a backup is restored.
 // Called again it does no harm: that id is a member already is success. If the replica
 // was never heard, the address may be another one then.
 //
@@ -223,6 +224,11 @@ func (c *change) reached(replica uint64, step Step) {
 
 // add makes a replica a member of every group.
 func (c *change) add(ctx context.Context, id uint64, address string) error {
+	// Who joins does not know of a backup that is still to be restored (group.awaits), and
+	// would be granted what it keeps from others.
+	if err := c.n.Ready(ctx); err != nil {
+		return err
+	}
 	introduced := false
 	err := c.each(ctx, func(_ *group, m membership) (*memberChange, bool, error) {
 		if err := m.addable(id, address); err != nil {

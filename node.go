@@ -78,7 +78,7 @@ type opener func(o Options, m []stateMachine, ev engineEvents) (engineHost, iden
 
 func open(opts Options, openEngine opener) (*Node, error) {
 	if opts.Restore != "" {
-		opts.backup, opts.backupErr = readRestoration(opts.Restore)
+		opts.backup, opts.backupErr = readRestoration(opts.Restore, opts.Groups)
 	}
 	n := &Node{
 		opts:     opts,
@@ -233,15 +233,7 @@ func (n *Node) ownSession(ctx context.Context) (*Session, error) {
 		return s, nil
 	}
 	// Opened for all who ask at once, and on no one caller's ctx.
-	opened := n.opening.DoChan("own", func() (any, error) {
-		s, err := n.openSession(n.ctx, n.sessionDefaults())
-		if err == nil {
-			n.mu.Lock()
-			n.own = s
-			n.mu.Unlock()
-		}
-		return s, err
-	})
+	opened := n.opening.DoChan("own", func() (any, error) { return n.openOwn() })
 	select {
 	case r := <-opened:
 		if r.Err != nil {
@@ -254,6 +246,24 @@ func (n *Node) ownSession(ctx context.Context) (*Session, error) {
 	case <-ctx.Done():
 		return nil, &ctxError{ErrNoQuorum, ctx.Err()}
 	}
+}
+
+// openOwn opens the node's own session, unless that was done since its caller looked: one
+// that nobody knows of would be renewed for ever.
+func (n *Node) openOwn() (*Session, error) {
+	n.mu.Lock()
+	s := n.own
+	n.mu.Unlock()
+	if s != nil && s.Err() == nil {
+		return s, nil
+	}
+	s, err := n.openSession(n.ctx, n.sessionDefaults())
+	if err == nil {
+		n.mu.Lock()
+		n.own = s
+		n.mu.Unlock()
+	}
+	return s, err
 }
 
 // Do runs fn while holding the lock of a name, and releases it when fn returns or

@@ -243,9 +243,10 @@ func (g *group) reconcile() {
 		return
 	}
 	g.begun()
+	g.pulse.ack(p.Renewal) // first, since the trust in a session that is confirmed counts from it
 	g.reconcileSessions(f, p)
-	g.acknowledged(p.Renewal)
 	for _, own := range g.parts {
+		g.n.extend(own)
 		for _, h := range slices.SortedFunc(maps.Values(own.claims), byNumber) {
 			if h.batch != 0 && h.batch <= p.Batch {
 				g.reconcileClaim(f, h)

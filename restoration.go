@@ -34,8 +34,8 @@ type restoration struct {
 	grace time.Duration // for as long a holder of the lost cluster may believe in its lock
 }
 
-// readRestoration reads the backup at path, to its end.
-func readRestoration(path string) (*restoration, error) {
+// readRestoration reads the backup at path, to its end, for a cluster of so many groups.
+func readRestoration(path string, groups int) (*restoration, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("quorumlock: backup cannot be read: %w", err)
@@ -48,7 +48,23 @@ func readRestoration(path string) (*restoration, error) {
 	if r.token > maxRestoredToken {
 		return nil, fmt.Errorf("%w: %s: token %s is so large that there is no room for larger ones", ErrBackup, path, r.token)
 	}
+	if err := r.fits(groups); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
 	return r, nil
+}
+
+// fits returns an error if there are more jobs than so many groups remember: a tick that
+// was left out could be claimed once more.
+func (r *restoration) fits(groups int) error {
+	jobs := make([]int, groups)
+	for _, t := range r.ticks {
+		g := groupOf(t.Job, groups)
+		if jobs[g]++; jobs[g] > MaxJobs {
+			return fmt.Errorf("%w: one of %d groups would have more than %d of its %d jobs", ErrBackup, groups, MaxJobs, len(r.ticks))
+		}
+	}
+	return nil
 }
 
 // head takes what outlives a cluster: the tokens, and which ticks were claimed.

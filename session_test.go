@@ -330,3 +330,20 @@ func TestTooShortTTL(t *testing.T) {
 		require.ErrorIs(t, err, ErrOptions)
 	})
 }
+
+// A call that found no session of the node's own, and comes to open one only after another
+// call has, opens no second one.
+func TestOwnSessionIsOpenedOnce(t *testing.T) {
+	inSim(t, func(t *testing.T, _ *sim, nodes map[uint64]*Node) {
+		first, err := nodes[1].openOwn()
+		require.NoError(t, err)
+		second, err := nodes[1].openOwn()
+		require.NoError(t, err)
+		require.Same(t, first, second)
+		require.Equal(t, 1, nodes[1].Status().Sessions)
+		require.NoError(t, first.Close(soon(t)))
+		third, err := nodes[1].openOwn()
+		require.NoError(t, err)
+		require.NotSame(t, first, third)
+	})
+}
