@@ -3,6 +3,7 @@ package quorumlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 )
 
@@ -36,7 +37,8 @@ type engine interface {
 	members() map[uint64]string
 
 	// membership returns who is in the group, as of when it was called or later.
-	// One short try, as barrier.
+	// One short try, as barrier. It is errLeft once this replica has applied its own
+	// removal from the group: it hears of it no more.
 	membership(ctx context.Context) (membership, error)
 
 	// change makes one change of the membership, unless another was made after the
@@ -137,4 +139,5 @@ var (
 	errDropped = errors.New("quorumlock: proposal dropped")
 	errUnknown = errors.New("quorumlock: outcome of proposal unknown")
 	errStopped = errors.New("quorumlock: stopped")
+	errLeft    = fmt.Errorf("%w from a group", ErrRemoved)
 )

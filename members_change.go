@@ -195,10 +195,17 @@ func (c *change) run(ctx context.Context, g *group, p plan) error {
 
 // membership is a look at the membership of a group that is linearizable.
 func (g *group) membership(ctx context.Context) (m membership, err error) {
+	left := false
 	err = g.n.inquire(ctx, func(try context.Context) (err error) {
 		m, err = g.engine.membership(try)
+		if left = errors.Is(err, errLeft); left {
+			return nil
+		}
 		return err
 	})
+	if left {
+		return m, errLeft
+	}
 	return m, err
 }
 
@@ -240,7 +247,7 @@ func (c *change) add(ctx context.Context, id uint64, address string) error {
 // not reached is told all the same that the id is used.
 func (c *change) remove(ctx context.Context, id uint64) error {
 	known := false
-	err := c.each(ctx, func(g *group, m membership) (*memberChange, bool, error) {
+	out := func(g *group, m membership) (*memberChange, bool, error) {
 		member := m.member(id)
 		known = known || m.removed[id] || member != nil
 		switch {
@@ -255,11 +262,17 @@ func (c *change) remove(ctx context.Context, id uint64) error {
 		}
 		c.waiting = fmt.Sprintf("replica %d to be removed", id)
 		return &memberChange{op: removeMember, replica: id}, false, nil
-	})
-	if err == nil {
-		c.reached(id, StepRemoved)
 	}
-	return err
+	for _, g := range c.n.groups {
+		switch err := c.run(ctx, g, out); {
+		case id == c.n.opts.ReplicaID && errors.Is(err, errLeft):
+			known = true // and on to the groups that it is still in
+		case err != nil:
+			return err
+		}
+	}
+	c.reached(id, StepRemoved)
+	return nil
 }
 
 // spare checks that the others go on without a voter, and has another lead than it.

@@ -5,51 +5,26 @@ import (
 	"maps"
 	"net"
 	"os"
-	"runtime"
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/quorumlock/quorumlock/internal/harm"
 )
 
 // The tests of this file take something from a process of five that the library cannot
 // do without, and look at what becomes of it and of the application it is in.
 
 func init() {
-	harms["fail fsync"] = failFsync
+	harms["fail fsync"] = func(order) error { return harm.FailFsync() }
 	harms["take descriptors"] = keepDescriptors
 	harms["give descriptors"] = func(order) error {
 		close(noMore)
 		return nil
 	}
-}
-
-// failFsync has the kernel answer EIO to each fsync of this process from now on, which
-// is what it answers once when a disk could not take what was written.
-func failFsync(order) error {
-	const denied = unix.SECCOMP_RET_ERRNO | uint32(unix.EIO)
-	filter := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the number of the system call
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 2, K: unix.SYS_FSYNC},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 1, K: unix.SYS_FDATASYNC},
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
-		{Code: unix.BPF_RET | unix.BPF_K, K: denied},
-	}
-	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	runtime.LockOSThread() // what the first call sets is the thread's
-	defer runtime.UnlockOSThread()
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return err
-	}
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
-		uintptr(unsafe.Pointer(&program)))
-	if errno != 0 {
-		return errno
-	}
-	return nil
 }
 
 // The process of a leader that holds a lock meets an fsync that fails. It says so, and

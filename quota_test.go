@@ -135,6 +135,23 @@ func TestQuotaOfRate(t *testing.T) {
 	})
 }
 
+// Who is beyond every quota keeps what it has: renewals and releases are no acquires.
+//
+// aws/karpenter#2100, kubernetes-sigs/kueue#15538
+func TestQuotasDoNotTouchRenewals(t *testing.T) {
+	inSimOf(t, []Quota{{Rate: 0.001, Burst: 1, Holds: 1}}, func(t *testing.T, _ *sim, nodes map[uint64]*Node) {
+		h, err := nodes[2].Acquire(soon(t), "job")
+		require.NoError(t, err)
+		for begun := time.Now(); time.Since(begun) < 5*DefaultSessionTTL; elapse(DefaultSessionTTL / 10) {
+			_, err := nodes[2].TryAcquire(soon(t), "other")
+			require.ErrorIs(t, err, ErrQuota)
+		}
+		require.NoError(t, h.Err())
+		require.NoError(t, h.Validate(soon(t)))
+		require.NoError(t, h.Release(soon(t)))
+	})
+}
+
 func TestQuotaOfHolds(t *testing.T) {
 	inSimOf(t, []Quota{{Holds: 2}}, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
 		n := nodes[2]

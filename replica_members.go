@@ -2,6 +2,7 @@ package quorumlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -18,6 +19,9 @@ func (s *shard) membership(ctx context.Context) (membership, error) {
 		return membership{}, ErrClosed
 	}
 	defer r.leave()
+	if r.where.hasLeft(s.id) {
+		return membership{}, errLeft
+	}
 	ctx, cancel := context.WithTimeout(ctx, r.try) // the engine insists on a deadline
 	defer cancel()
 	answered := make(chan struct{})
@@ -122,11 +126,21 @@ func (r *replica) introduce(ctx context.Context, replica uint64, address string)
 	defer r.leave()
 	everybody := r.shards[0].members()
 	r.greet(ctx, everybody) // to hear what they know of it
-	if at := r.where.book.Address(replica); r.where.book.Heard(replica) && at != address {
+	at, heard := r.where.book.Address(replica), r.where.book.Heard(replica)
+	if replica == r.id {
+		at, heard = r.self.Address, true
+	}
+	if heard && at != address {
 		return fmt.Errorf("%w: replica %d is at %q, as it said itself, not at %q: to move it, restart it with another Address",
 			ErrMember, replica, at, address)
 	}
-	if err := r.where.book.Introduce(replica, address, time.Now()); err != nil {
+	if replica == r.id {
+		return nil
+	}
+	switch err := r.where.book.Introduce(replica, address, time.Now()); {
+	case errors.Is(err, peer.ErrFull):
+		return fmt.Errorf("%w: %w: remove others first", ErrMember, err)
+	case err != nil:
 		return fmt.Errorf("%w: %w", ErrDirectory, err)
 	}
 	// Every greeting carries the address. Who is missed by this one hears of it in a

@@ -70,15 +70,16 @@ func (r *replica) refused(refusal *peer.Refusal) {
 }
 
 // judge returns what is to be reported, once, and to whom. One peer that knows another
-// storage of this replica is enough. Of those founded with other members it
-// takes most founders that were not removed, else one mistaken replica would stop all
-// the others. (Who is a member by the log is not asked: just after a start that is what
-// once was.)
+// storage of this replica is enough. Of those founded in another way it takes most
+// founders that were not removed, else mistaken replicas would stop all the others: of
+// those that were added later there may be any number, so they do not count, and who
+// joined is stopped by nobody. (Who is a member by the log is not asked: just after a
+// start that is what once was.)
 func (r *replica) judge(refusal *peer.Refusal) (tell func(error), err error) {
-	others := 0
+	others := make(map[uint64]bool)
 	for id := range r.dir.marker.Founders {
 		if id != r.id && !r.where.book.Removed(id) {
-			others++
+			others[id] = true
 		}
 	}
 	r.mu.Lock()
@@ -99,8 +100,10 @@ func (r *replica) judge(refusal *peer.Refusal) (tell func(error), err error) {
 		}
 	case peer.CodeMembers, peer.CodeGroups:
 		before := len(r.refusers)
-		r.refusers[refusal.By] = true
-		if after := len(r.refusers); 2*before <= others && 2*after > others {
+		if others[refusal.By] {
+			r.refusers[refusal.By] = true
+		}
+		if after := len(r.refusers); 2*before <= len(others) && 2*after > len(others) {
 			return r.events.refused, r.foundedError(refusal)
 		}
 	}

@@ -304,6 +304,12 @@ func (a *addresses) leaves() int {
 	return len(a.left)
 }
 
+func (a *addresses) hasLeft(shard uint64) bool {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.left[shard]
+}
+
 // Resolve returns the engine's name of the address and of the queue to it.
 func (a *addresses) Resolve(shard, replica uint64) (address, queue string, err error) {
 	a.mu.RLock()

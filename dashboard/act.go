@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quorumlock/quorumlock"
+	"github.com/quorumlock/quorumlock/dashboard/api"
 	"github.com/quorumlock/quorumlock/fencing"
 	"github.com/quorumlock/quorumlock/sessions"
 )
@@ -30,10 +32,21 @@ const (
 	Transfer     Kind = "transfer"      // Node.TransferLeadership to Replica
 	Backup       Kind = "backup"        // Node.Backup, to whoever asks; there is no form for it
 	TakeLock     Kind = "take-lock"     // hold Name for a client outside of this process: see Options.MaxHolds
+
+	// With Options.ChangeMembers, as JSON only. What takes longer than some seconds is
+	// answered with status 202, and goes on when it is asked for again.
+	AddReplica     Kind = "add-replica"     // Node.AddReplica of Replica at Address
+	RemoveReplica  Kind = "remove-replica"  // Node.RemoveReplica of Replica
+	ReplaceReplica Kind = "replace-replica" // Node.ReplaceReplica of Dead by Replica at Address
 )
 
 var kinds = map[string]Kind{string(ForceRelease): ForceRelease, string(ForceClose): ForceClose, string(RequestYield): RequestYield,
-	string(Transfer): Transfer, string(Backup): Backup}
+	string(Transfer): Transfer, string(Backup): Backup,
+	string(AddReplica): AddReplica, string(RemoveReplica): RemoveReplica, string(ReplaceReplica): ReplaceReplica}
+
+func (k Kind) changesMembers() bool {
+	return k == AddReplica || k == RemoveReplica || k == ReplaceReplica
+}
 
 var doneTexts = map[string]string{
 	string(ForceRelease): "The hold was ended.",
@@ -48,7 +61,9 @@ type Action struct {
 	Name    string        // of the lock: ForceRelease, RequestYield, TakeLock
 	Token   fencing.Token // of the hold: ForceRelease
 	Session sessions.ID   // ForceClose
-	Replica uint64        // Transfer
+	Replica uint64        // Transfer, AddReplica, RemoveReplica, ReplaceReplica
+	Dead    uint64        // ReplaceReplica: which it takes the place of
+	Address string        // AddReplica, ReplaceReplica
 	By      string        // who: Options.User, or what the request says
 	Reason  string        // and why
 }
@@ -64,7 +79,7 @@ const (
 // own word comes last, so that it judges only what could be done.
 func (h *handler) act(p *reply, kind Kind) {
 	p.json = p.json || mediaType(p.r) == "application/json" // whoever sends it reads it, refusals too
-	if h.opts.Authorize == nil {
+	if h.opts.Authorize == nil || kind.changesMembers() && !h.opts.ChangeMembers {
 		p.fail(&failure{http.StatusForbidden, "Nothing can be changed here: the application has not enabled it."})
 		return
 	}
@@ -87,12 +102,16 @@ func (h *handler) act(p *reply, kind Kind) {
 	}
 	ctx, cancel := context.WithTimeout(p.r.Context(), actionTimeout)
 	defer cancel()
-	if err := h.perform(ctx, a); err != nil {
+	err = h.perform(ctx, a)
+	switch {
+	case kind.changesMembers() && errors.Is(err, quorumlock.ErrUnfinished):
+		p.page(http.StatusAccepted, page{}, api.Done{Waiting: err.Error()})
+		return
+	case err != nil:
 		p.fail(err)
 		return
-	}
-	if p.json {
-		p.page(http.StatusOK, page{}, map[string]string{"done": string(kind)})
+	case p.json:
+		p.page(http.StatusOK, page{}, api.Done{Done: string(kind)})
 		return
 	}
 	// Not to the action's own address, so that a reload does not repeat it.
@@ -115,6 +134,12 @@ func (h *handler) perform(ctx context.Context, a Action) error {
 		return h.node.ForceClose(ctx, a.Session, a.By, a.Reason)
 	case Transfer:
 		return h.node.TransferLeadership(ctx, a.Replica)
+	case AddReplica:
+		return h.node.AddReplica(ctx, a.Replica, a.Address)
+	case RemoveReplica:
+		return h.node.RemoveReplica(ctx, a.Replica)
+	case ReplaceReplica:
+		return h.node.ReplaceReplica(ctx, a.Dead, a.Replica, a.Address)
 	default:
 		return h.node.RequestYield(ctx, a.Name, a.By, a.Reason)
 	}
@@ -128,6 +153,9 @@ func (h *handler) action(w http.ResponseWriter, r *http.Request, kind Kind) (a A
 	case "application/json":
 		err = decode(r.Body, &fields)
 	case "application/x-www-form-urlencoded":
+		if kind.changesMembers() {
+			return a, &failure{http.StatusUnsupportedMediaType, "Send application/json: there is no form for it."}
+		}
 		err = h.readForm(r, fields)
 	default:
 		return a, &failure{http.StatusUnsupportedMediaType, "Send a form, or application/json."}
@@ -142,8 +170,12 @@ func (h *handler) action(w http.ResponseWriter, r *http.Request, kind Kind) (a A
 	switch kind {
 	case ForceClose:
 		a.Session, err = sessionID(fields["session"])
-	case Transfer:
+	case Transfer, AddReplica, RemoveReplica, ReplaceReplica:
 		a.Replica, err = positive(fields, "replica")
+		a.Address = fields["address"]
+		if err == nil && kind == ReplaceReplica {
+			a.Dead, err = positive(fields, "dead")
+		}
 	case Backup:
 	default:
 		if a.Name = fields["name"]; a.Name == "" {

@@ -33,7 +33,7 @@ func TestRefusedActionsChangeNothing(t *testing.T) {
 	hold := take(t, nodes[0], "refused")
 	session := url.QueryEscape(sessionOf(t, "refused"))
 	token := hold.Token().String()
-	good := `{"name":"refused","token":"` + token + `","session":"` + session + `","replica":"1","by":"ann","reason":"test"}`
+	good := `{"name":"refused","token":"` + token + `","session":"` + session + `","replica":"1","dead":"2","address":"127.0.0.1:1","by":"ann","reason":"test"}`
 	judged := 0
 	deny := func(*http.Request, Action) error { judged++; return errors.New("ann is not on duty") }
 	for _, c := range []struct {
@@ -61,8 +61,11 @@ func TestRefusedActionsChangeNothing(t *testing.T) {
 		{"no reason", allowAll, strings.Replace(good, `"test"`, `" "`, 1), []string{"Content-Type", asJSON}, 400, "why"},
 		{"nobody", allowAll, strings.Replace(good, `"ann"`, `""`, 1), []string{"Content-Type", asJSON}, 400, "who you are"},
 	} {
-		h := New(nodes[0], Options{Authorize: c.authorize})
-		for kind := range kinds {
+		h := New(nodes[0], Options{Authorize: c.authorize, ChangeMembers: true})
+		for kind, k := range kinds {
+			if k.changesMembers() && strings.HasPrefix(c.what, "form") {
+				continue // see below
+			}
 			w := ask(h, http.MethodPost, "/"+kind, c.body, c.header...)
 			require.Equal(t, c.status, w.Code, "%s: %s: %s", c.what, kind, w.Body)
 			require.Contains(t, w.Body.String(), c.says, "%s: %s", c.what, kind)
@@ -84,6 +87,16 @@ func TestRefusedActionsChangeNothing(t *testing.T) {
 	for _, replica := range []string{"99", "0", "x"} {
 		body := `{"replica":"` + replica + `","by":"a","reason":"b"}`
 		require.Equal(t, 400, ask(h, http.MethodPost, "/transfer", body, "Content-Type", asJSON).Code, body)
+	}
+	for kind, k := range kinds {
+		if !k.changesMembers() {
+			continue
+		}
+		require.Equal(t, 403, ask(h, http.MethodPost, "/"+kind, good, "Content-Type", asJSON).Code, "ChangeMembers is not set: %s", kind)
+		enabled := New(nodes[0], Options{Authorize: allowAll, ChangeMembers: true})
+		w := ask(enabled, http.MethodPost, "/"+kind, "form-token=x&replica=3&by=a&reason=b", "Content-Type", form, "Cookie", tokenCookie+"=x")
+		require.Equal(t, 415, w.Code, "there is no form: %s", kind)
+		require.Equal(t, 400, ask(enabled, http.MethodPost, "/"+kind, `{"replica":"0","by":"a","reason":"b"}`, "Content-Type", asJSON).Code, kind)
 	}
 	require.Equal(t, 409, ask(h, http.MethodPost, "/force-close", `{"session":"9.9.9","by":"a","reason":"b"}`, "Content-Type", asJSON).Code)
 	require.Equal(t, 400, ask(h, http.MethodPost, "/force-close", `{"session":"x","by":"a","reason":"b"}`, "Content-Type", asJSON).Code)

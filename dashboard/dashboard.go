@@ -35,6 +35,9 @@ type Options struct {
 	// through this page at once, as "quorumlock run" does; further ones are refused with
 	// status 503. Authorize is asked for each. Default: 0, none may.
 	MaxHolds int
+	// ChangeMembers has replicas added, removed and replaced through this page, as
+	// "quorumlock members add" does, if Authorize lets it. Default: nobody can.
+	ChangeMembers bool
 }
 
 const (
@@ -186,9 +189,11 @@ func statusOf(err error) int {
 	switch {
 	case errors.As(err, &f):
 		return f.status
-	case errors.Is(err, quorumlock.ErrName), errors.Is(err, quorumlock.ErrReason), errors.Is(err, quorumlock.ErrNotMember):
+	case errors.Is(err, quorumlock.ErrName), errors.Is(err, quorumlock.ErrReason), errors.Is(err, quorumlock.ErrNotMember),
+		errors.Is(err, quorumlock.ErrMember):
 		return http.StatusBadRequest
-	case errors.Is(err, quorumlock.ErrNotHeld), errors.Is(err, quorumlock.ErrTransfer):
+	case errors.Is(err, quorumlock.ErrNotHeld), errors.Is(err, quorumlock.ErrTransfer), errors.Is(err, quorumlock.ErrLastVoter),
+		errors.Is(err, quorumlock.ErrMajority), errors.Is(err, quorumlock.ErrReplicaAlive):
 		return http.StatusConflict
 	default:
 		return http.StatusServiceUnavailable

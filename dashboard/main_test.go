@@ -48,7 +48,11 @@ func runAll(m *testing.M) (code int) {
 }
 
 // open opens a cluster of so many replicas.
-func open(dir string, replicas uint64) (nodes []*quorumlock.Node, err error) {
+func open(dir string, replicas uint64) ([]*quorumlock.Node, error) {
+	return openWith(dir, replicas, func(*quorumlock.Options) {})
+}
+
+func openWith(dir string, replicas uint64, change func(*quorumlock.Options)) (nodes []*quorumlock.Node, err error) {
 	members := make(map[uint64]string)
 	var bound []net.Listener
 	for id := uint64(1); id <= replicas; id++ {
@@ -65,10 +69,12 @@ func open(dir string, replicas uint64) (nodes []*quorumlock.Node, err error) {
 		}
 	}
 	for id := uint64(1); id <= replicas; id++ {
-		n, err := quorumlock.Open(quorumlock.Options{
+		o := quorumlock.Options{
 			ReplicaID: id, Address: members[id], Members: members, Dir: fmt.Sprintf("%s/%d", dir, id),
 			Owner: fmt.Sprintf("owner-%d", id),
-		})
+		}
+		change(&o)
+		n, err := quorumlock.Open(o)
 		if err != nil {
 			return nodes, err
 		}

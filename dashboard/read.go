@@ -88,10 +88,18 @@ func (h *handler) cluster(ctx context.Context, r *http.Request) (any, error) {
 	if err == nil {
 		roll, err = h.node.Sessions(ctx)
 	}
+	var members []quorumlock.Member
+	if err == nil {
+		members, err = h.node.Members(ctx)
+	}
 	s := h.node.Status()
 	v := api.Cluster{
 		Health: "ok", Replica: s.ReplicaID, Epoch: s.Epoch, Ready: s.Ready, Leader: s.Leader, Term: s.Term, Applied: s.Applied,
-		Locks: s.Locks, Sessions: s.Sessions, Holds: s.Holds, Token: token(s.Token), Members: []api.Member{},
+		Locks: s.Locks, Sessions: s.Sessions, Holds: s.Holds, Token: token(s.Token),
+		Level: s.Level, MaxLevel: s.MaxLevel, Warnings: s.Warnings, Members: []api.Member{},
+	}
+	for _, g := range s.Groups {
+		v.Groups = append(v.Groups, api.Group(g))
 	}
 	switch {
 	case s.Err != nil:
@@ -101,20 +109,20 @@ func (h *handler) cluster(ctx context.Context, r *http.Request) (any, error) {
 	case !s.Ready:
 		v.Health = "starting"
 	}
-	for _, id := range slices.Sorted(maps.Keys(s.Members)) {
-		m := api.Member{Replica: id, Address: s.Members[id], Leader: id == s.Leader, Self: id == s.ReplicaID}
-		if trouble := s.Unreachable[id]; trouble != nil {
-			m.Trouble = trouble.Error()
+	if err != nil { // what it knows by itself
+		for _, id := range slices.Sorted(maps.Keys(s.Members)) {
+			v.Members = append(v.Members, viewMember(s, quorumlock.Member{ID: id, Address: s.Members[id], Voting: true}))
 		}
-		if err == nil {
-			var counts [3]int
-			for _, i := range roll {
-				if i.Replica == id {
-					counts[0], counts[1], counts[2] = counts[0]+1, counts[1]+i.Holds, counts[2]+i.Waits
-				}
+	}
+	for _, member := range members {
+		m := viewMember(s, member)
+		var counts [3]int
+		for _, i := range roll {
+			if i.Replica == member.ID {
+				counts[0], counts[1], counts[2] = counts[0]+1, counts[1]+i.Holds, counts[2]+i.Waits
 			}
-			m.Sessions, m.Holds, m.Waits = &counts[0], &counts[1], &counts[2]
 		}
+		m.Sessions, m.Holds, m.Waits = &counts[0], &counts[1], &counts[2]
 		v.Members = append(v.Members, m)
 	}
 	return clusterPage{Cluster: v, Done: doneTexts[q.Get("done")]}, nil

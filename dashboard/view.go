@@ -30,6 +30,17 @@ type livePage struct {
 
 func token(t fencing.Token) string { return quote(uint64(t)) }
 
+func viewMember(s quorumlock.Status, member quorumlock.Member) api.Member {
+	m := api.Member{
+		Replica: member.ID, Address: member.Address, Zone: member.Zone, Voting: member.Voting, NoVote: member.NoVote,
+		Leader: member.ID == s.Leader, Self: member.ID == s.ReplicaID,
+	}
+	if trouble := s.Unreachable[member.ID]; trouble != nil {
+		m.Trouble = trouble.Error()
+	}
+	return m
+}
+
 // viewLock shows a lock and, of its line, at most limit waiters from a place on.
 func viewLock(info quorumlock.LockInfo, from, limit int) api.Lock {
 	v := api.Lock{

@@ -53,7 +53,7 @@ type command struct {
 
 var commands = []command{
 	{"status", "", "how each replica that -url names sees the cluster", (*tool).status},
-	{"members", "", "the replicas of the cluster", (*tool).members},
+	{"members", "[add|remove|replace ...]", "the replicas of the cluster, or a change of them", (*tool).members},
 	{"locks", "[PREFIX]", "the locks in use, by name", (*tool).locks},
 	{"lock", "NAME", "who holds a lock, and its line", (*tool).lock},
 	{"sessions", "[OWNER]", "who is alive; those with OWNER in their owner", (*tool).sessions},
@@ -107,16 +107,11 @@ func perform(ctx context.Context, c command, args []string, out, errs io.Writer)
 	if len(args) > 0 && slices.Contains([]string{"-h", "-help", "--help"}, args[0]) {
 		t.flags.SetOutput(out)
 	}
-	err := t.flags.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return 0
-	case err == nil:
-		err = do(ctx, t.flags.Args())
-	default:
-		err = &exit{exitUsage, nil} // it was told
-	}
+	err := t.parse(args)
 	if err == nil {
+		err = do(ctx, t.flags.Args())
+	}
+	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return 0
 	}
 	code := exitFailed
@@ -133,6 +128,14 @@ func perform(ctx context.Context, c command, args []string, out, errs io.Writer)
 		fmt.Fprintf(errs, "quorumlock: %s\n", strings.TrimPrefix(err.Error(), "quorumlock: "))
 	}
 	return code
+}
+
+func (t *tool) parse(args []string) error {
+	err := t.flags.Parse(args)
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		err = &exit{exitUsage, nil} // it was told
+	}
+	return err
 }
 
 func usage(w io.Writer) {

@@ -113,7 +113,7 @@ func serve(t *testing.T, n *quorumlock.Node) *site {
 
 func (s *site) show(n *quorumlock.Node) {
 	page := dashboard.New(n, dashboard.Options{
-		MaxHolds: 8, Authorize: func(*http.Request, dashboard.Action) error { return nil },
+		MaxHolds: 8, ChangeMembers: true, Authorize: func(*http.Request, dashboard.Action) error { return nil },
 	})
 	s.page.Store(&page)
 }

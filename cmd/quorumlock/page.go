@@ -128,6 +128,7 @@ func (p *pages) send(ctx context.Context, method string, base *url.URL, path str
 		return nil, err
 	}
 	r.Header = p.header.Clone()
+	r.Header.Set("Accept", "application/json") // refusals too
 	if contentType != "" {
 		r.Header.Set("Content-Type", contentType)
 		// So that whoever refuses need not read a body first that has no end.
@@ -137,7 +138,7 @@ func (p *pages) send(ctx context.Context, method string, base *url.URL, path str
 	if err != nil {
 		return nil, err
 	}
-	if answer.StatusCode == http.StatusOK {
+	if answer.StatusCode == http.StatusOK || answer.StatusCode == http.StatusAccepted {
 		return answer, nil
 	}
 	defer func() { _ = answer.Body.Close() }()
@@ -158,6 +159,10 @@ func (p *pages) read(ctx context.Context, base *url.URL, path string, q url.Valu
 	if err != nil {
 		return err
 	}
+	return decode(base, answer, into)
+}
+
+func decode(base *url.URL, answer *http.Response, into any) error {
 	defer func() { _ = answer.Body.Close() }()
 	if err := json.NewDecoder(io.LimitReader(answer.Body, maxAnswer)).Decode(into); err != nil {
 		return fmt.Errorf("%s: this is no page of quorumlock: %w", base.Redacted(), err)

@@ -88,6 +88,7 @@ func (t *tool) status() func(context.Context, []string) error {
 			err = t.encode(all)
 		} else {
 			err = t.table("URL\tREPLICA\tHEALTH\tLEADER\tTERM\tAPPLIED\tLOCKS\tTOKEN", rows...)
+			err = firstError(err, func() error { return t.details(all) })
 		}
 		if err == nil && !well {
 			err = &exit{exitFailed, nil}
@@ -96,44 +97,33 @@ func (t *tool) status() func(context.Context, []string) error {
 	}
 }
 
+// details shows the groups as each replica sees them, if there are several, and what each
+// warns of.
+func (t *tool) details(all []seen) error {
+	var rows []string
+	for _, s := range all {
+		if s.Cluster == nil {
+			continue
+		}
+		for i, g := range s.Groups {
+			rows = append(rows, row(s.URL, i, g.Leader, g.Term, g.Applied, g.Locks))
+		}
+		if err := t.warn(fmt.Sprintf("replica %d: ", s.Replica), s.Warnings); err != nil {
+			return err
+		}
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	return t.table("\nURL\tGROUP\tLEADER\tTERM\tAPPLIED\tLOCKS", rows...)
+}
+
 // firstError returns err, or what next returns.
 func firstError(err error, next func() error) error {
 	if err != nil {
 		return err
 	}
 	return next()
-}
-
-func (t *tool) members() func(context.Context, []string) error {
-	t.look()
-	return func(ctx context.Context, args []string) error {
-		if err := firstError(none(args), t.pages.open); err != nil {
-			return err
-		}
-		var c api.Cluster
-		if err := t.pages.get(ctx, "cluster.json", nil, &c); err != nil {
-			return err
-		}
-		if t.json {
-			return t.encode(c.Members)
-		}
-		var rows []string
-		for _, m := range c.Members {
-			role := "follower"
-			if m.Leader {
-				role = "leader"
-			}
-			rows = append(rows, row(m.Replica, m.Address, role, count(m.Sessions), count(m.Holds), count(m.Waits), m.Trouble))
-		}
-		return t.table("REPLICA\tADDRESS\tROLE\tSESSIONS\tHOLDS\tWAITS\tTROUBLE", rows...)
-	}
-}
-
-func count(n *int) string {
-	if n == nil {
-		return "unknown"
-	}
-	return fmt.Sprint(*n)
 }
 
 const perPage = "500" // what a page shows at most

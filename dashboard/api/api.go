@@ -22,19 +22,40 @@ type Cluster struct {
 	Sessions int      `json:"sessions"` // of this process
 	Holds    int      `json:"holds"`    // and its holds and waits
 	Token    string   `json:"token"`
-	Members  []Member `json:"members"`
+	Level    int      `json:"level"`              // the feature level in force
+	MaxLevel int      `json:"maxLevel"`           // the highest that this replica speaks
+	Warnings []string `json:"warnings,omitempty"` // what does not hurt yet
+	Groups   []Group  `json:"groups,omitempty"`   // if there are several; leader, term and applied above are of the first
+	Members  []Member `json:"members"`            // while no majority answers, the voting ones that this replica knows
+}
+
+// A Group is one Raft group of several, as one replica sees it.
+type Group struct {
+	Leader  uint64 `json:"leader"`
+	Term    uint64 `json:"term"`
+	Applied uint64 `json:"applied"`
+	Locks   int    `json:"locks"`
 }
 
 // A Member is a replica of the cluster.
 type Member struct {
 	Replica  uint64 `json:"replica"`
 	Address  string `json:"address"`
+	Zone     string `json:"zone,omitempty"`   // absent while no majority answers, too
+	Voting   bool   `json:"voting"`           // it counts for a majority
+	NoVote   bool   `json:"noVote,omitempty"` // it takes no vote that comes free
 	Leader   bool   `json:"leader"`
 	Self     bool   `json:"self"`
 	Trouble  string `json:"trouble,omitempty"`  // why a connection to it failed within the last minute
 	Sessions *int   `json:"sessions,omitempty"` // absent while no majority answers
 	Holds    *int   `json:"holds,omitempty"`
 	Waits    *int   `json:"waits,omitempty"`
+}
+
+// Done is what an action is answered with.
+type Done struct {
+	Done    string `json:"done,omitempty"`    // the action, if it was done
+	Waiting string `json:"waiting,omitempty"` // with status 202: what it waits for. To ask again goes on with it
 }
 
 // Locks are locks.json: a page of the locks in use, by name.

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"log"
@@ -50,6 +51,7 @@ func options(env func(string) string) (o quorumlock.Options, err error) {
 	address := func(ordinal int) string { return strings.ReplaceAll(env("ADDRESS"), "ORDINAL", strconv.Itoa(ordinal)) }
 	o = quorumlock.Options{
 		ReplicaID: uint64(ordinal) + 1, Address: address(ordinal), Listen: env("LISTEN"), Dir: env("DIR"), Owner: pod,
+		Zone:   env("ZONE"),
 		Logger: slog.New(slog.NewJSONHandler(os.Stderr, nil)),
 	}
 	if ids := env("REPLICA_IDS"); ids != "" {
@@ -70,6 +72,25 @@ func options(env func(string) string) (o quorumlock.Options, err error) {
 		o.Members[uint64(i)+1] = address(i)
 	}
 	return o, nil
+}
+
+// pageOptions lets who shows the token do everything on the page, and nobody if there is
+// none. An application asks its own rights instead: who is this, and may they?
+func pageOptions(token string) dashboard.Options {
+	if token == "" {
+		return dashboard.Options{}
+	}
+	return dashboard.Options{
+		ChangeMembers: true,
+		Authorize: func(r *http.Request, a dashboard.Action) error {
+			if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), []byte("Bearer "+token)) != 1 {
+				return errors.New("the operator's token is missing or wrong")
+			}
+			slog.Info("operator", "action", string(a.Kind), "replica", a.Replica, "dead", a.Dead, "address", a.Address,
+				"name", a.Name, "by", a.By, "reason", a.Reason)
+			return nil
+		},
+	}
 }
 
 // A site answers the probes from the first moment on; the page is there once the
@@ -124,7 +145,7 @@ func run(ctx context.Context, env func(string) string) (err error) {
 	if err != nil {
 		return err // errors.Is(err, quorumlock.ErrWiped): see docs/KUBERNETES.md
 	}
-	page := http.StripPrefix("/quorumlock", dashboard.New(node, dashboard.Options{}))
+	page := http.StripPrefix("/quorumlock", dashboard.New(node, pageOptions(env("OPERATOR_TOKEN"))))
 	s.page.Store(&page)
 	s.node.Store(node)
 	err = work(ctx, node)

@@ -2,7 +2,11 @@ package main
 
 import (
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"testing"
+
+	"github.com/quorumlock/quorumlock/dashboard"
 )
 
 var env = map[string]string{
@@ -22,6 +26,10 @@ func TestOptions(t *testing.T) {
 	if err != nil || o.ReplicaID != 4 || o.Join || len(o.Members) != 5 || o.Members[4] != o.Address || o.Members[1] != "app-0.app-replicas:7000" {
 		t.Error(o, err)
 	}
+	o, err = options(with(map[string]string{"ZONE": "eu-1b"}))
+	if err != nil || o.Zone != "eu-1b" {
+		t.Error(o, err)
+	}
 	o, err = options(with(map[string]string{"REPLICA_IDS": "1,2,3,6,5"}))
 	if err != nil || o.ReplicaID != 6 || !o.Join || o.Members != nil || o.Address != "app-3.app-replicas:7000" {
 		t.Error(o, err)
@@ -39,6 +47,21 @@ func TestOptions(t *testing.T) {
 	} {
 		if _, err := options(with(bad)); err == nil {
 			t.Error("accepted", bad)
+		}
+	}
+}
+
+// Nobody changes anything unless there is a token, and then only who shows it.
+func TestOperatorToken(t *testing.T) {
+	if o := pageOptions(""); o.Authorize != nil || o.ChangeMembers {
+		t.Error("without a token nobody may change anything")
+	}
+	o := pageOptions("secret")
+	for header, want := range map[string]bool{"": false, "Bearer ": false, "Bearer other": false, "secret": false, "Bearer secret": true} {
+		r := httptest.NewRequest(http.MethodPost, "/replace-replica", nil)
+		r.Header.Set("Authorization", header)
+		if err := o.Authorize(r, dashboard.Action{Kind: dashboard.ReplaceReplica}); (err == nil) != want {
+			t.Errorf("%q: %v", header, err)
 		}
 	}
 }

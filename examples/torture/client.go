@@ -114,7 +114,7 @@ func (c *client) keep(ctx context.Context, op uint64, hold *quorumlock.Hold) {
 	alive, cancel := hold.Context(ctx)
 	defer cancel()
 	looks := 1 + c.rng.IntN(8)
-	if c.rng.IntN(15) == 0 {
+	if c.rng.IntN(15) == 0 || c.w.keeps.Load() {
 		looks = int(2 * sessionTTL / every)
 	}
 	for range looks {

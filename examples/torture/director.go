@@ -47,6 +47,7 @@ type director struct {
 	lives   int
 	faults  []fault
 	results map[string]*result
+	rates   map[uint64]float64 // of the workers' clocks; none: nobody has touched them
 
 	mu    sync.Mutex // guards what follows
 	seen  map[uint64]sight
@@ -150,7 +151,7 @@ func (d *director) start(id uint64) error {
 	}
 	d.lives++
 	cfg := workerConfig{ID: id, Life: life, Members: d.members, Dir: filepath.Join(d.homes[id-1], "data"),
-		Store: filepath.Join(d.dir, "store"), Seed: d.seed, Begin: d.begin, Verbose: d.verbose}
+		Store: filepath.Join(d.dir, "store"), Seed: d.seed, Begin: d.begin, Verbose: d.verbose, Rate: d.rates[id]}
 	start := func() error {
 		if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 			return err

@@ -10,7 +10,8 @@
 // Linux each also has a network namespace and a small disk of its own, so that packets
 // can be lost, late or cut off in one direction, and a disk can be full; they have no
 // name and are gone with the processes. Elsewhere all share the loopback, and what is
-// left is to kill, stop and restart processes.
+// left is to kill, stop and restart processes, and what a process can do to itself: on
+// Linux an fsync that fails, and on amd64 clocks that go at another rate.
 //
 // A seed gives the same faults in the same order, for as long. Who leads and is hit, and
 // what the processes do meanwhile, depends on the machine: it repeats the harm and not
@@ -19,7 +20,7 @@
 // It ends with a table, and with status 0 only if nothing that is promised was broken.
 //
 // Where to read: client.go is what is done with locks, history.go and models.go how
-// that is judged, nemesis.go what goes wrong, store.go what the token is for.
+// that is judged, nemesis.go and harm.go what goes wrong, store.go what the token is for.
 package main
 
 import (
@@ -125,7 +126,7 @@ func torture(ctx context.Context, o options, faults []fault, dir string, stdout,
 	fmt.Fprintf(stdout, "torture: seed %d, %d processes, %s, for %v\n", o.seed, workers, where, o.length)
 	d := &director{options: o, dir: dir, out: stdout, rng: rand.New(rand.NewPCG(o.seed, 0)), begin: machineTime(),
 		faults: faults, results: make(map[string]*result), history: newHistory(), crew: make(map[uint64]*crew.Process),
-		seen: make(map[uint64]sight), idle: make(map[uint64]bool), words: make(map[uint64]string), news: make(chan struct{}, 1)}
+		rates: make(map[uint64]float64), seen: make(map[uint64]sight), idle: make(map[uint64]bool), words: make(map[uint64]string), news: make(chan struct{}, 1)}
 	err := d.run(ctx)
 	if d.store != nil {
 		d.table(stdout)

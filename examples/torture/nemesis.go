@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/quorumlock/quorumlock/examples/internal/crew"
+	"github.com/quorumlock/quorumlock/internal/harm"
 )
 
 // A fault is one kind of harm.
@@ -18,6 +19,7 @@ type fault struct {
 	name     string
 	isolated bool // needs namespaces
 	freezes  bool // needs SIGSTOP
+	cannot   bool // needs what this system has not
 	least    time.Duration
 	most     time.Duration // that it lasts
 	// begin does the harm, and returns what was done and what ends it.
@@ -34,6 +36,8 @@ var allFaults = []fault{
 	{name: "loss", isolated: true, least: 2 * time.Second, most: 3 * sessionTTL, begin: (*director).loss},
 	{name: "delay", isolated: true, least: 2 * time.Second, most: 3 * sessionTTL, begin: (*director).delay},
 	{name: "full-disk", isolated: true, least: 4 * time.Second, most: 3 * sessionTTL, begin: (*director).fullDisk},
+	{name: "failed-fsync", cannot: !harm.CanFailFsync, least: time.Second, most: 3 * sessionTTL, begin: (*director).failedFsync},
+	{name: "clock-rate", cannot: !harm.CanSetClocks, least: 2 * sessionTTL, most: 4 * sessionTTL, begin: (*director).clockRate},
 }
 
 func faultNames() (names []string) {
@@ -45,7 +49,7 @@ func faultNames() (names []string) {
 
 // chooseFaults returns those named, or all that can be done here.
 func chooseFaults(list string, isolated bool) (chosen []fault, err error) {
-	can := func(f fault) bool { return (isolated || !f.isolated) && (crew.CanFreeze || !f.freezes) }
+	can := func(f fault) bool { return (isolated || !f.isolated) && (crew.CanFreeze || !f.freezes) && !f.cannot }
 	if list == "" {
 		for _, f := range allFaults {
 			if can(f) {
@@ -60,7 +64,7 @@ func chooseFaults(list string, isolated bool) (chosen []fault, err error) {
 		case i < 0:
 			return nil, fmt.Errorf("no fault %q: there are %s", name, strings.Join(faultNames(), ", "))
 		case !can(allFaults[i]):
-			return nil, fmt.Errorf("%s cannot be done here: it needs Linux, root and network namespaces, or SIGSTOP", name)
+			return nil, fmt.Errorf("%s cannot be done here: it needs Linux, root and network namespaces, or SIGSTOP, or clocks that are read as on amd64", name)
 		}
 		chosen = append(chosen, allFaults[i])
 	}
@@ -101,11 +105,12 @@ func (d *director) hurt(ctx context.Context) error {
 
 // harm does one harm, ends it, and waits until all have recovered.
 func (d *director) harm(ctx context.Context, f fault) error {
-	began, r := d.now(), d.result(f.name)
+	r := d.result(f.name)
 	what, mend, err := f.begin(d)
 	if err != nil {
 		return err
 	}
+	began := d.now()
 	r.times++
 	d.tell("%-12s %s", f.name, what)
 	goesOn := int64(0)

@@ -2,8 +2,7 @@ package main
 
 import "github.com/quorumlock/quorumlock/fencing"
 
-// The director writes to a worker's standard input: first a workerConfig, then one
-// order to end its clients. The worker writes reports to its standard output. All are
+// The director writes to a worker's standard input: first a workerConfig, then orders. The worker writes reports to its standard output. All are
 // JSON values, one a line. When its input ends, the director is gone, and so goes the
 // worker.
 
@@ -21,11 +20,20 @@ type workerConfig struct {
 	Seed    uint64
 	Begin   int64
 	Verbose bool
+	Rate    float64 // of its clocks; 0 to leave them alone
 }
 
-type order struct{ Do string }
+type order struct {
+	Do   string
+	Rate float64 `json:",omitempty"`
+	Keep bool    `json:",omitempty"` // hold locks for longer than a lease
+}
 
-const orderEnd = "end" // begin no more calls, say so, and wait
+const (
+	orderEnd       = "end"        // begin no more calls, say so, and wait
+	orderFailFsync = "fail fsync" // have each one fail from now on
+	orderRate      = "rate"       // have the clocks go at Rate, and Keep locks or not
+)
 
 type reportKind string
 

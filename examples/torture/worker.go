@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/quorumlock/quorumlock"
+	"github.com/quorumlock/quorumlock/internal/harm"
 )
 
 const (
@@ -32,6 +34,7 @@ type worker struct {
 	node  *quorumlock.Node
 	store storeClient
 	ops   atomic.Uint64
+	keeps atomic.Bool // its clients hold each lock for longer than a lease
 
 	mu  sync.Mutex // guards out
 	out *json.Encoder
@@ -45,6 +48,12 @@ func workerMain() int {
 		fmt.Fprintln(os.Stderr, "worker: no configuration:", err)
 		return exitUsage
 	}
+	if w.cfg.Rate != 0 {
+		if err := harm.SetClockRate(w.cfg.Rate); err != nil {
+			w.tell(report{What: reportBroken, Text: err.Error()})
+			return exitFailed
+		}
+	}
 	ctx, end := context.WithCancel(context.Background())
 	defer end()
 	go func() {
@@ -52,6 +61,11 @@ func workerMain() int {
 		for in.Decode(&o) == nil {
 			if o.Do == orderEnd {
 				end()
+				continue
+			}
+			if err := w.suffer(o); err != nil {
+				w.tell(report{What: reportBroken, Text: fmt.Sprintf("%s: %v", o.Do, err)})
+				os.Exit(exitFailed)
 			}
 		}
 		os.Exit(exitOK) // the director is gone, or wants no more
@@ -62,6 +76,18 @@ func workerMain() int {
 	}
 	w.tell(report{What: reportIdle})
 	select {} // until the director has heard it from all
+}
+
+// suffer does to this process what the director orders.
+func (w *worker) suffer(o order) error {
+	switch o.Do {
+	case orderFailFsync:
+		return harm.FailFsync()
+	case orderRate:
+		w.keeps.Store(o.Keep)
+		return harm.SetClockRate(o.Rate)
+	}
+	return errors.New("no such order")
 }
 
 func (w *worker) tell(r report) {

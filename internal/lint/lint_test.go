@@ -32,6 +32,7 @@ var mayImport = map[string][]string{
 	"internal/peer":    {},
 	"internal/raftlog": {},
 	"internal/lint":    {},
+	"internal/harm":    {},                // for tests and examples/torture only
 	"internal/testca":  {},                // for tests only
 	"internal/soak":    {},                // runs the test binary, and imports nothing of it
 	"internal/lab":     {"internal/peer"}, // the hardware of tests
@@ -42,6 +43,7 @@ var mayImport = map[string][]string{
 	"dashboard/api":    {}, // what the pages say as JSON: for programs that link no Raft
 	"dashboard/...":    {}, // a browser, which looks from outside
 	"examples/...":     {".", "election", "locktest", "dashboard", "sessions", "fencing", "fencing/...", "examples/internal/..."},
+	"examples/torture": {".", "fencing", "fencing/...", "internal/harm", "examples/internal/..."},
 	"bench":            {".", "fencing"},
 	"adapters/...":     {".", "adapters/internal/..."},
 	"metrics":          {"."}, // only what any user has
@@ -60,6 +62,7 @@ var mayLink = map[string][]string{
 	"internal/wire":     {"github.com/vmihailenco/msgpack/v5"},
 	"internal/peer":     {"golang.org/x/sys/unix"},
 	"internal/lab":      {"github.com/lni/vfs"},
+	"internal/harm":     {"golang.org/x/sys/unix"},
 	"tracing": {"go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace",
 		"go.opentelemetry.io/otel/trace/noop"}, // the API, and no SDK
 	"internal/raftlog": {"github.com/lni/dragonboat/v4/config", "github.com/lni/dragonboat/v4/raftio",

@@ -35,6 +35,9 @@ type record struct {
 // ErrBook is returned when the file of a Book cannot be read or is damaged.
 var ErrBook = errors.New("peer: record of the peers is damaged")
 
+// ErrFull is returned when there is no room for one more replica.
+var ErrFull = fmt.Errorf("peer: %d replicas are on record already", maxRoster)
+
 // bookFile is the format of the file.
 type bookFile struct {
 	Format  int          `json:"format"`
@@ -154,16 +157,23 @@ func (b *Book) Removed(replica uint64) bool {
 }
 
 // Introduce notes where a replica is that was just added: above what was said of it
-// before, by whatever clock, and below what it said itself.
+// before, by whatever clock, and below what it said itself. The error is ErrFull if there
+// is no room for one more.
 func (b *Book) Introduce(replica uint64, address string, at time.Time) error {
-	return b.update(func(records map[uint64]record, gone map[uint64]bool) {
-		r := records[replica]
-		if gone[replica] || r.said.epoch > 0 || r.address == address {
+	full := false
+	err := b.update(func(records map[uint64]record, gone map[uint64]bool) {
+		r, known := records[replica]
+		full = !known && !gone[replica] && len(records) >= maxRoster
+		if full || gone[replica] || r.said.epoch > 0 || r.address == address {
 			return
 		}
 		r.said = said{at: max(at.UnixMilli(), r.at+1), address: address}
 		records[replica] = r
 	})
+	if full {
+		return ErrFull
+	}
+	return err
 }
 
 // Remove notes that replicas were removed: nobody under their ids is talked to again.

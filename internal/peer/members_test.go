@@ -176,3 +176,24 @@ func TestGreetingLengths(t *testing.T) {
 	require.Equal(t, h, got)
 	require.Len(t, got.roster, maxRoster)
 }
+
+// There is never more on record than a greeting may tell.
+func TestBookIsFull(t *testing.T) {
+	book, err := CreateBook(filepath.Join(t.TempDir(), "peers.json"))
+	require.NoError(t, err)
+	require.NoError(t, book.update(func(records map[uint64]record, _ map[uint64]bool) {
+		for id := range uint64(maxRoster) {
+			records[id+2] = record{storage: Storage{1}, epoch: 1}
+		}
+	}))
+	require.NoError(t, book.Introduce(2, "known:1", time.Now()))
+	require.ErrorIs(t, book.Introduce(999, "one:1", time.Now()), ErrFull)
+	require.NoError(t, book.Remove(2))
+	require.NoError(t, book.Introduce(999, "one:1", time.Now()))
+	require.NoError(t, book.admit(1, &hello{Identity: Identity{Replica: 999, Storage: Storage{2}, Epoch: 1}}))
+	var h hello
+	h.Replica, h.Storage = 1, Storage{3}
+	book.tell(&h, func(uint64) time.Duration { return -1 })
+	_, _, err = decodeHello(h.encode())
+	require.NoError(t, err)
+}

@@ -96,6 +96,13 @@ func TestManifestHoldsTogether(t *testing.T) {
 	require.Equal(t, fmt.Sprintf(":%d", ports["raft"]), env["LISTEN"])
 	require.Equal(t, fmt.Sprintf(":%d", ports["http"]), env["HTTP"])
 	require.Equal(t, "5", env["FOUNDERS"])
+	from := make(map[string]*core.EnvVarSource)
+	for _, e := range app.Env {
+		from[e.Name] = e.ValueFrom
+	}
+	require.Equal(t, "metadata.labels['"+core.LabelTopologyZone+"']", from["ZONE"].FieldRef.FieldPath)
+	require.True(t, *from["OPERATOR_TOKEN"].SecretKeyRef.Optional)
+	require.True(t, *from["REPLICA_IDS"].ConfigMapKeyRef.Optional)
 	require.True(t, strings.HasPrefix(env["DIR"], app.VolumeMounts[0].MountPath+"/"))
 	require.Equal(t, m.set.Spec.VolumeClaimTemplates[0].Name, app.VolumeMounts[0].Name)
 }
