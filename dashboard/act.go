@@ -78,6 +78,7 @@ const (
 // act does what a request asks for, if nothing speaks against it. The application's
 // own word comes last, so that it judges only what could be done.
 func (h *handler) act(p *reply, kind Kind) {
+	p.json = p.json || mediaType(p.r) == "application/json" // whoever sends it reads it, refusals too
 	if h.opts.Authorize == nil || kind.changesMembers() && !h.opts.ChangeMembers {
 		p.fail(&failure{http.StatusForbidden, "Nothing can be changed here: the application has not enabled it."})
 		return
@@ -86,12 +87,11 @@ func (h *handler) act(p *reply, kind Kind) {
 		p.fail(&failure{http.StatusForbidden, "This request comes from another site."})
 		return
 	}
-	a, isForm, err := h.action(p.w, p.r, kind)
+	a, err := h.action(p.w, p.r, kind)
 	if err != nil {
 		p.fail(err)
 		return
 	}
-	p.json = p.json || !isForm
 	if err := h.opts.Authorize(p.r, a); err != nil {
 		p.fail(&failure{http.StatusForbidden, "Not allowed: " + err.Error()})
 		return
@@ -146,22 +146,22 @@ func (h *handler) perform(ctx context.Context, a Action) error {
 }
 
 // action reads what is asked for: a form, or a JSON object with the same fields.
-func (h *handler) action(w http.ResponseWriter, r *http.Request, kind Kind) (a Action, isForm bool, err error) {
+func (h *handler) action(w http.ResponseWriter, r *http.Request, kind Kind) (a Action, err error) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	fields := make(map[string]string)
-	switch contentType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); contentType {
+	switch mediaType(r) {
 	case "application/json":
 		err = decode(r.Body, &fields)
 	case "application/x-www-form-urlencoded":
-		if isForm = true; kind.changesMembers() {
-			return a, true, &failure{http.StatusUnsupportedMediaType, "Send application/json: there is no form for it."}
+		if kind.changesMembers() {
+			return a, &failure{http.StatusUnsupportedMediaType, "Send application/json: there is no form for it."}
 		}
 		err = h.readForm(r, fields)
 	default:
-		return a, false, &failure{http.StatusUnsupportedMediaType, "Send a form, or application/json."}
+		return a, &failure{http.StatusUnsupportedMediaType, "Send a form, or application/json."}
 	}
 	if err != nil {
-		return a, isForm, err
+		return a, err
 	}
 	a = Action{Kind: kind, By: fields["by"], Reason: fields["reason"]}
 	if h.opts.User != nil {
@@ -190,7 +190,12 @@ func (h *handler) action(w http.ResponseWriter, r *http.Request, kind Kind) (a A
 	if err == nil && (strings.TrimSpace(a.By) == "" || strings.TrimSpace(a.Reason) == "") {
 		err = badRequest("Say who you are and why.")
 	}
-	return a, isForm, err
+	return a, err
+}
+
+func mediaType(r *http.Request) string {
+	t, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	return t
 }
 
 func positive(fields map[string]string, key string) (uint64, error) {

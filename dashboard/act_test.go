@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -67,6 +69,7 @@ func TestRefusedActionsChangeNothing(t *testing.T) {
 			w := ask(h, http.MethodPost, "/"+kind, c.body, c.header...)
 			require.Equal(t, c.status, w.Code, "%s: %s: %s", c.what, kind, w.Body)
 			require.Contains(t, w.Body.String(), c.says, "%s: %s", c.what, kind)
+			require.Equal(t, slices.Contains(c.header, asJSON), json.Valid(w.Body.Bytes()), "who sends JSON is answered in it: %s: %s", c.what, kind)
 		}
 	}
 	require.Equal(t, len(kinds), judged)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"mime"
 	"net/http"
 	"strings"
 	"time"
@@ -62,7 +61,7 @@ func (h *handler) mayHold(p *reply, c *client) error {
 	if err := h.cross.Check(p.r); err != nil {
 		return &failure{http.StatusForbidden, "This request comes from another site."}
 	}
-	if contentType, _, _ := mime.ParseMediaType(p.r.Header.Get("Content-Type")); contentType != api.HoldType {
+	if mediaType(p.r) != api.HoldType {
 		return &failure{http.StatusUnsupportedMediaType, "Send " + api.HoldType + "."}
 	}
 	if !c.lines.Scan() {

@@ -19,7 +19,7 @@ import (
 func (t *tool) backup() func(context.Context, []string) error {
 	t.look()
 	dir := t.flags.String("dir", "", "of the stopped replica in this `directory`, in place of a page's")
-	by := t.flags.String("by", os.Getenv("USER"), "`who` wants it: the application may ask")
+	by := t.flags.String("by", self(), "`who` wants it: the application may ask")
 	reason := t.flags.String("reason", "backup", "and why")
 	return func(ctx context.Context, args []string) error {
 		name, err := need(args, "into which file?")

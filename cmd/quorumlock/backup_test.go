@@ -37,6 +37,13 @@ func TestBackupAndRestore(t *testing.T) {
 	code, out, errs := tried(t, "backup", "-url", s.URL, "-by", "anna", file)
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "tried")
+	t.Setenv("USER", "") // as for a cron job: it says by itself who asks
+	code, _, errs = tried(t, "backup", "-url", s.URL, file+".cron")
+	require.Zero(t, code, errs)
+	require.NoError(t, os.Remove(file+".cron"))
+	code, _, errs = tried(t, "backup", "-url", s.URL, "-reason", " ", file)
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errs, "why", "the page's own words")
 	code, again, errs := tried(t, "restore", file)
 	require.Zero(t, code, errs)
 	require.Contains(t, again, out, "the same is read again")

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -29,7 +28,7 @@ var changes = []change{
 
 func (t *tool) members() func(context.Context, []string) error {
 	t.look()
-	by := t.flags.String("by", os.Getenv("USER"), "`who` wants a change: the application may ask")
+	by := t.flags.String("by", self(), "`who` wants a change: the application may ask")
 	reason := t.flags.String("reason", "by quorumlock members", "and why")
 	wait := t.flags.Duration("wait", 10*time.Minute, "wait for a change to be complete for so long")
 	return func(ctx context.Context, args []string) error {

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -187,4 +188,18 @@ func (p *pages) first(ctx context.Context, ask func(*url.URL) error) error {
 
 func (p *pages) get(ctx context.Context, path string, q url.Values, into any) error {
 	return p.first(ctx, func(u *url.URL) error { return p.read(ctx, u, path, q, into) })
+}
+
+// self is who asks, if no flag says so: the user and the host. Not every shell sets USER;
+// a cron job's and a container's do not.
+func self() string {
+	name := os.Getenv("USER")
+	if name == "" {
+		name = "uid " + strconv.Itoa(os.Getuid())
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return name
+	}
+	return name + "@" + host
 }

@@ -96,8 +96,7 @@ func (r *runner) check(args []string) (command []string, err error) {
 		return nil, fmt.Errorf("%w: -wait is for a positive time, and not with -try", errUsage)
 	}
 	if r.ask.By == "" {
-		host, _ := os.Hostname()
-		r.ask.By = fmt.Sprintf("%s@%s %s (pid %d)", os.Getenv("USER"), host, filepath.Base(args[0]), os.Getpid())
+		r.ask.By = fmt.Sprintf("%s %s (pid %d)", self(), filepath.Base(args[0]), os.Getpid())
 	}
 	r.ask.Lease = r.lease.length.Milliseconds()
 	return args, nil

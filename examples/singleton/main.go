@@ -36,8 +36,8 @@ const (
 	exitUsage       = 2
 	exitInterrupted = 130
 
-	// runLimit is what a run may take before it is given up.
-	runLimit = 28 * time.Second
+	// runLimit is what a run may take before it is given up, on a busy machine too.
+	runLimit = 55 * time.Second
 
 	// lease is within what time after its death or freeze the exporter of a worker
 	// goes on elsewhere (SessionTTL).
