@@ -40,7 +40,8 @@ func (p *period) at(b bearing, then int64) int64 {
 var (
 	wallAhead atomic.Int64 // seconds
 	course    atomic.Pointer[period]
-	latest    [2]int64 // the monotonic clock, and the boot clock
+	//lint:ignore U1000 the assembly uses it
+	latest [2]int64 // the monotonic clock, and the boot clock
 )
 
 var (
