@@ -302,14 +302,9 @@ func (c *change) spare(ctx context.Context, g *group, m membership, id uint64) e
 		if leader, _ := g.engine.leader(); leader != id {
 			return nil
 		}
-		if err := g.barrier(ctx); err != nil { // as in handOver
+		if err := g.offer(ctx, to); err != nil { // who declines: an election does it otherwise
 			return err
 		}
-		try, cancel := n.clk.WithTimeout(ctx, n.opts.ElectionTimeout)
-		if err := g.engine.transfer(try, to); err != nil { // an election does it otherwise
-			n.log.Info("could not hand over leadership", "to", to, "err", err)
-		}
-		cancel()
 	}
 	return nil
 }

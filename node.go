@@ -327,16 +327,27 @@ func (g *group) handOver(ctx context.Context) {
 		if id == g.n.opts.ReplicaID {
 			continue
 		}
-		// A round of heartbeats tells the others what is committed. A replica that
-		// has still to apply something declines to lead, and while a leader waits
-		// for one to take over it tells nobody anything.
-		if err := g.barrier(ctx); err != nil {
+		if err := g.offer(ctx, id); err != nil {
 			return
 		}
-		if err := g.engine.transfer(ctx, id); err != nil {
-			g.n.log.Info("could not hand over leadership", "to", id, "err", err)
-		}
 	}
+}
+
+// offer asks a replica to lead in the place of the one that does. That it declines, or is
+// not heard of within an election timeout, is no error.
+func (g *group) offer(ctx context.Context, to uint64) error {
+	// A round of heartbeats tells the others what is committed. A replica that
+	// has still to apply something declines to lead, and while a leader waits
+	// for one to take over it tells nobody anything.
+	if err := g.barrier(ctx); err != nil {
+		return err
+	}
+	try, cancel := g.n.clk.WithTimeout(ctx, g.n.opts.ElectionTimeout)
+	defer cancel()
+	if err := g.engine.transfer(try, to); err != nil {
+		g.n.log.Info("could not hand over leadership", "to", to, "err", err)
+	}
+	return nil
 }
 
 // Close stops the node at once. Its holds are lost, its calls return ErrClosed, and
