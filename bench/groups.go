@@ -6,7 +6,6 @@ import (
 	"maps"
 	"path/filepath"
 	"runtime"
-	"time"
 )
 
 // groupsJob measures what several Raft groups bring, as pairs measures one, and what
@@ -54,13 +53,8 @@ func groupsOf(n int) string {
 
 // restTurn measures a cluster of which nothing is asked, for each of its replicas.
 func restTurn(ctx context.Context, _ system, o order, values map[string]float64) error {
-	wait(ctx, o.Warm)
-	before, ok := processorTime()
-	began := time.Now()
-	wait(ctx, o.For)
-	after, _ := processorTime()
-	if ok {
-		values["idle_cpu_percent"] = 100 * (after - before).Seconds() / time.Since(began).Seconds() / replicas
+	if percent, ok := restingPercent(ctx, o); ok {
+		values["idle_cpu_percent"] = percent / replicas
 	}
 	values["idle_goroutines"] = float64(runtime.NumGoroutine()) / replicas
 	if rss, ok := residentBytes(); ok {

@@ -51,13 +51,8 @@ func (m *member) idle(ctx context.Context, o order, values map[string]float64) (
 		return err
 	}
 	defer m.session.Close(ctx)
-	wait(ctx, o.Warm)
-	before, ok := processorTime()
-	began := time.Now()
-	wait(ctx, o.For)
-	after, _ := processorTime()
-	if ok {
-		values["cpu_percent"] = 100 * (after - before).Seconds() / time.Since(began).Seconds()
+	if percent, ok := restingPercent(ctx, o); ok {
+		values["cpu_percent"] = percent
 	}
 	if rss, ok := residentBytes(); ok {
 		values["rss_mb"], values["rss_without_node_mb"] = rss/1e6, m.empty/1e6
@@ -65,6 +60,17 @@ func (m *member) idle(ctx context.Context, o order, values map[string]float64) (
 	values["goroutines"] = float64(runtime.NumGoroutine() - m.others)
 	values["heap_mb"] = heapInUse() / 1e6
 	return nil
+}
+
+// restingPercent measures what this process takes of one processor while nothing is asked
+// of it; ok is false where the system does not tell.
+func restingPercent(ctx context.Context, o order) (percent float64, ok bool) {
+	wait(ctx, o.Warm)
+	before, ok := processorTime()
+	began := time.Now()
+	wait(ctx, o.For)
+	after, _ := processorTime()
+	return 100 * (after - before).Seconds() / time.Since(began).Seconds(), ok
 }
 
 func (m *member) weigh(_ context.Context, _ order, values map[string]float64) error {
