@@ -56,8 +56,8 @@ type handler struct {
 	opts     Options
 	cross    *http.CrossOriginProtection
 	walks    chan struct{} // one place for each walk under way
-	watchers atomic.Int64
-	clients  atomic.Int64  // that hold a lock through this page
+	watchers places
+	clients  places        // that hold a lock through this page
 	interval time.Duration // between two batches of live changes
 }
 
@@ -99,6 +99,20 @@ var pages = map[string]page{
 	"elections": {"elections", "Elections", (*handler).elections},
 	"live":      {"live", "Live", (*handler).live},
 }
+
+// places bound how many requests of a kind are served at once.
+type places struct{ taken atomic.Int64 }
+
+// take reports whether there was one of so many left. free gives it back.
+func (p *places) take(most int) bool {
+	if p.taken.Add(1) > int64(most) {
+		p.free()
+		return false
+	}
+	return true
+}
+
+func (p *places) free() { p.taken.Add(-1) }
 
 // ServeHTTP finds the page, and sets what holds for all of them.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {

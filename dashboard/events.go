@@ -88,12 +88,11 @@ func (h *handler) events(p *reply) {
 		p.fail(err)
 		return
 	}
-	if h.watchers.Add(1) > int64(h.opts.MaxWatchers) {
-		h.watchers.Add(-1)
+	if !h.watchers.take(h.opts.MaxWatchers) {
 		p.fail(&failure{http.StatusServiceUnavailable, fmt.Sprintf("%d pages of live changes are open, and no more are allowed.", h.opts.MaxWatchers)})
 		return
 	}
-	defer h.watchers.Add(-1)
+	defer h.watchers.free()
 	p.w.Header().Set("Content-Type", "text/event-stream")
 	p.w.Header().Set("X-Accel-Buffering", "no") // nginx would keep the changes back
 	if p.r.Method == http.MethodHead {

@@ -72,7 +72,7 @@ func TestLiveChanges(t *testing.T) {
 	require.False(t, ok)
 	server.Close() // waits until the handler has returned
 	http.DefaultClient.CloseIdleConnections()
-	require.Zero(t, h.watchers.Load())
+	require.Zero(t, h.watchers.taken.Load())
 	require.NoError(t, goleak.Find(before))
 }
 

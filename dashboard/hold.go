@@ -41,12 +41,11 @@ func (h *handler) hold(p *reply) {
 		p.fail(err)
 		return
 	}
-	if h.clients.Add(1) > int64(h.opts.MaxHolds) {
-		h.clients.Add(-1)
+	if !h.clients.take(h.opts.MaxHolds) {
 		p.fail(&failure{http.StatusServiceUnavailable, fmt.Sprintf("%d locks are held or waited for through this page, and no more are allowed.", h.opts.MaxHolds)})
 		return
 	}
-	defer h.clients.Add(-1)
+	defer h.clients.free()
 	p.w.Header().Set("Content-Type", api.HoldType)
 	p.w.Header().Set("X-Accel-Buffering", "no") // nginx would keep the answers back
 	c.serve(ctx)
