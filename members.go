@@ -12,17 +12,18 @@ import (
 
 // A Member is a replica of the cluster, as the log has it.
 type Member struct {
-	ID      uint64
-	Address string // where it is dialled; empty if this replica was never told
-	Zone    string // what it said that it fails together with: Options.Zone
-	Voting  bool   // its word counts for a majority
-	NoVote  bool   // it has said that it takes no vote: Options.NonVoting
-	Leader  bool   // it leads, as this replica believes; of several groups, the first
+	ID       uint64
+	Address  string // where it is dialled; empty if this replica was never told
+	Zone     string // what it said that it fails together with: Options.Zone
+	Voting   bool   // its word counts for a majority
+	NoVote   bool   // it has said that it takes no vote: Options.NonVoting
+	Leader   bool   // it leads, as this replica believes; of several groups, the first
+	MaxLevel int    // the highest feature level that it spoke when this replica last met it; 0 if unknown: see Status.Level
 }
 
 // Members returns the replicas of the cluster by id. It is linearizable: it shows
-// every change that was complete anywhere before Members was called; who leads and
-// the addresses are what this replica knows. Errors match ErrClosed, or ErrNoQuorum
+// every change that was complete anywhere before Members was called; who leads, what each
+// has said of itself and the addresses are what this replica knows. Errors match ErrClosed, or ErrNoQuorum
 // and ctx's error when ctx ended first.
 func (n *Node) Members(ctx context.Context) ([]Member, error) {
 	if err := checkCtx(ctx); err != nil {
