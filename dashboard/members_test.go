@@ -125,7 +125,7 @@ func TestTransferOfOneGroup(t *testing.T) {
 	browser, read := visitor(t)
 	page := read(browser.Get(server.URL + "/cluster"))
 	require.Equal(t, 3, strings.Count(page, `action="transfer?`), "nobody leads both")
-	require.Contains(t, page, `<span class="badge good">leader</span> <span class="quiet">of 1</span>`)
+	require.Contains(t, page, `<span class="badge good">leader</span> <span class="quiet">of group 1</span>`)
 	_, token := formOf(t, page, "transfer")
 	fields := url.Values{"form-token": {token}, "by": {"ann"}, "reason": {"maintenance"}, "group": {""}}
 	require.Eventually(t, func() bool {
