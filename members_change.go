@@ -79,7 +79,10 @@ func (n *Node) RemoveReplica(ctx context.Context, id uint64, opts ...ChangeOptio
 		return err
 	}
 	c := n.newChange(opts)
-	err := c.remove(ctx, id)
+	err := c.removable(ctx, id)
+	if err == nil {
+		err = c.remove(ctx, id)
+	}
 	if id == n.opts.ReplicaID && errors.Is(err, ErrRemoved) {
 		return nil // there is no better way to learn it
 	}
@@ -110,6 +113,12 @@ func (n *Node) ReplaceReplica(ctx context.Context, dead, id uint64, address stri
 	if err := c.replaceable(ctx, dead, id, address); err != nil {
 		return err
 	}
+	if err := c.removable(ctx, dead); err != nil {
+		return err
+	}
+	if err := c.introduce(ctx, id, address); err != nil { // before anything is changed, as it may refuse
+		return err
+	}
 	if err := c.remove(ctx, dead); err != nil {
 		return err
 	}
@@ -133,10 +142,11 @@ func checkMember(id uint64, address string) error {
 
 // A change is one call that changes the members.
 type change struct {
-	n       *Node
-	opts    changeOptions
-	told    map[uint64]Step // the last step of each
-	waiting string          // for what
+	n          *Node
+	opts       changeOptions
+	told       map[uint64]Step // the last step of each
+	introduced bool            // who is added
+	waiting    string          // for what
 }
 
 func (n *Node) newChange(opts []ChangeOption) *change {
@@ -230,16 +240,12 @@ func (c *change) add(ctx context.Context, id uint64, address string) error {
 	if err := c.addable(ctx, id, address); err != nil {
 		return err
 	}
-	introduced := false
 	err := c.each(ctx, func(_ *group, m membership) (*memberChange, bool, error) {
 		if err := m.addable(id, address); err != nil {
 			return nil, false, err
 		}
-		if !introduced {
-			if err := c.n.host.introduce(ctx, id, address); err != nil {
-				return nil, false, err
-			}
-			introduced = true
+		if err := c.introduce(ctx, id, address); err != nil {
+			return nil, false, err
 		}
 		c.waiting = fmt.Sprintf("replica %d to be added", id)
 		return &memberChange{op: addMember, replica: id}, m.member(id) != nil, nil
@@ -250,12 +256,20 @@ func (c *change) add(ctx context.Context, id uint64, address string) error {
 	return err
 }
 
+// introduce tells everybody where a replica is that is added, once, unless it has said
+// itself that it is elsewhere.
+func (c *change) introduce(ctx context.Context, id uint64, address string) error {
+	if c.introduced {
+		return nil
+	}
+	err := c.n.host.introduce(ctx, id, address)
+	c.introduced = err == nil
+	return err
+}
+
 // remove takes a replica out of every group. One that an addition which was cut short has
 // not reached is told all the same that the id is used.
 func (c *change) remove(ctx context.Context, id uint64) error {
-	if err := c.removable(ctx, id); err != nil {
-		return err
-	}
 	out := func(g *group, m membership) (*memberChange, bool, error) {
 		if m.removed[id] {
 			return nil, true, nil
