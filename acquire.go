@@ -137,6 +137,7 @@ func (s *Session) acquireIn(ctx context.Context, r request, wait bool) (h *Hold,
 
 func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, error) {
 	g := n.groupOf(r.name)
+	at := n.asked()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
@@ -153,7 +154,7 @@ func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, error) {
 		n.stats.refused(RefusalQuota)
 		return nil, err
 	}
-	h := &Hold{part: s.in(g), name: r.name, rule: rule, wait: wait, limit: r.terms.maxWaiters}
+	h := &Hold{part: s.in(g), name: r.name, rule: rule, wait: wait, limit: r.terms.maxWaiters, at: at}
 	if !r.terms.plain() || len(r.names) > 0 || s.maxWaits != anyNumber {
 		h.more.Store(newHoldMore(r))
 	}
@@ -162,13 +163,13 @@ func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, error) {
 	} else {
 		h.answer = make(chan struct{}, 1)
 	}
+	n.stats.asked(&r)
 	g.claimNow(h)
 	return h, nil
 }
 
 // claimNow gives a claim its number and queues it to be sent. n.mu is held.
 func (g *group) claimNow(h *Hold) {
-	g.n.stats.asked(h)
 	g.n.lastHold++
 	h.seq, h.batch, h.queued = g.n.lastHold, 0, false
 	h.part.claims[h.seq] = h

@@ -92,7 +92,7 @@ func TestGroupsAreOneCluster(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, sessions, 5, "one of each node, whatever the number of groups")
 		for i, s := range sessions {
-			require.Equal(t, nodes[uint64(i+1)].own.id, s.ID)
+			require.Equal(t, nodes[uint64(i+1)].own.Load().id, s.ID)
 			require.Equal(t, 12, s.Holds)
 			require.False(t, s.LeaseUntil.IsZero())
 		}
