@@ -389,6 +389,23 @@ func TestSetOverGroupsGivesUp(t *testing.T) {
 	})
 }
 
+// Who waits for the release of a set when its node is closed is told so, once.
+func TestSetOverGroupsIsReleasedAtTheEnd(t *testing.T) {
+	inGroups(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		n := nodes[1]
+		h, err := n.AcquireAll(soon(t), nameIn(n, 0, "a"), nameIn(n, 1, "b"), nameIn(n, 2, "c"))
+		require.NoError(t, err)
+		s.cut(1)
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() { require.ErrorIs(t, h.Release(soon(t)), ErrClosed) })
+		}
+		synctest.Wait()
+		require.NoError(t, n.Close())
+		wg.Wait()
+	})
+}
+
 // Whatever sets are asked for, in whatever order their names are given, nobody waits for
 // ever, and no two hold one name.
 func TestSetsOverGroupsCannotDeadlock(t *testing.T) {

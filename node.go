@@ -46,6 +46,7 @@ type Node struct {
 	own      atomic.Pointer[Session] // the node's own
 	counting atomic.Bool             // stats is there
 	start    time.Time               // just before it was opened
+	answers  sync.Pool               // see newAnswer; of this node, since a test's bubble has its own channels
 
 	// mu guards all below. A state machine's lock is taken before it, never after,
 	// and the engine is never called with it held.
@@ -55,10 +56,9 @@ type Node struct {
 	resting               int    // senders that have nothing to do
 	founding              string // sum of the backup from which the cluster was founded
 	sessions              map[uint64]*Session
-	answers               []chan struct{} // empty, of calls that have had their answer
-	lastSession, lastHold uint64          // the last numbers given out
-	stats                 *stats          // nil while nobody has asked for them
-	quotas                *quotas         // nil if there are none
+	lastSession, lastHold uint64  // the last numbers given out
+	stats                 *stats  // nil while nobody has asked for them
+	quotas                *quotas // nil if there are none
 }
 
 // Open starts this replica and returns at once: the node is there, and its calls
