@@ -190,7 +190,7 @@ control() {
 	for i in $(seq 120); do "$KQ/kubectl" get --raw /readyz >/dev/null 2>&1 && break || sleep 1; done
 	daemon kq-hub kcm "$KQ/bin/kube-controller-manager" --kubeconfig=cfg/kcm --service-account-private-key-file=cfg/sa.key \
 		--root-ca-file=pki/apiserver.crt --leader-elect=false --use-service-account-credentials --cert-dir="$run/pki-kcm" --bind-address=127.0.0.1
-	echo "{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, leaderElection: {leaderElect: false}, clientConnection: {kubeconfig: $run/cfg/sched}}" >"$run/cfg/scheduler"
+	printf '#\n%s\n' "{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, leaderElection: {leaderElect: false}, clientConnection: {kubeconfig: $run/cfg/sched}}" >"$run/cfg/scheduler"
 	daemon kq-hub scheduler "$KQ/bin/kube-scheduler" --config=cfg/scheduler --cert-dir="$run/pki-sched" --bind-address=127.0.0.1
 	# As kubeadm sets it up.
 	printf '.:53 {\n bind 10.99.0.1\n errors\n kubernetes cluster.local {\n  kubeconfig %s x\n  ttl 30\n }\n cache 30 {\n  disable success cluster.local\n  disable denial cluster.local\n }\n}\n' "$run/cfg/dns" >"$run/cfg/Corefile"
@@ -230,6 +230,7 @@ start_node() { # I ZONE
 		disable = true
 	X
 	cat >"$d/kubelet.yaml" <<-X
+		# not JSON, although it looks like it
 		{apiVersion: kubelet.config.k8s.io/v1beta1, kind: KubeletConfiguration, address: 10.99.0.1$i, healthzPort: 10248,
 		 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}, authorization: {mode: AlwaysAllow},
 		 clusterDNS: [10.99.0.1], clusterDomain: cluster.local, resolvConf: $d/resolv.conf,
@@ -238,7 +239,7 @@ start_node() { # I ZONE
 		 evictionHard: {memory.available: 1Mi, nodefs.available: 1Mi, imagefs.available: 1Mi}}
 	X
 	echo "nameserver 10.99.0.1" >"$d/resolv.conf"
-	echo "{apiVersion: kubeproxy.config.k8s.io/v1alpha1, kind: KubeProxyConfiguration, clientConnection: {kubeconfig: $run/cfg/proxy}, mode: iptables, hostnameOverride: n$i, clusterCIDR: 10.244.0.0/16, conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}" >"$d/proxy.yaml"
+	printf '#\n%s\n' "{apiVersion: kubeproxy.config.k8s.io/v1alpha1, kind: KubeProxyConfiguration, clientConnection: {kubeconfig: $run/cfg/proxy}, mode: iptables, hostnameOverride: n$i, clusterCIDR: 10.244.0.0/16, conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}" >"$d/proxy.yaml"
 	for c in $(cgroups); do
 		mkdir -p "$c/kq/n$i"
 		[ ! -f "$c/cpuset.cpus" ] || for f in cpuset.cpus cpuset.mems; do tee "$c/kq/$f" "$c/kq/n$i/$f" <"$c/$f" >/dev/null; done
