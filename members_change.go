@@ -101,7 +101,7 @@ func (n *Node) ReplaceReplica(ctx context.Context, dead, id uint64, address stri
 		return err
 	}
 	if id == dead {
-		return fmt.Errorf("%w: %w: %d is the one to be replaced", ErrMember, ErrUsedReplica, id)
+		return fmt.Errorf("%w: %d is the one to be replaced: the new one needs an id that was never used", ErrUsedReplica, id)
 	}
 	c := n.newChange(opts)
 	if err := c.each(ctx, func(_ *group, m membership) (*memberChange, bool, error) {
@@ -286,7 +286,7 @@ func (c *change) spare(ctx context.Context, g *group, m membership, id uint64) e
 	n := c.n
 	rest := slices.DeleteFunc(m.voters(), func(v uint64) bool { return v == id })
 	if len(rest) == 0 {
-		return fmt.Errorf("%w: %d", ErrLastVoter, id)
+		return fmt.Errorf("%w: %d; of the members %v nobody else votes: add others first, and wait until they do", ErrLastVoter, id, m.ids())
 	}
 	alive := n.host.alive(ctx, m)
 	var up []uint64
@@ -309,15 +309,29 @@ func (c *change) spare(ctx context.Context, g *group, m membership, id uint64) e
 	return nil
 }
 
-// replaceable tells why a dead replica cannot be replaced by a new one, if it cannot.
+// replaceable tells why a dead replica cannot be replaced by a new one, if it cannot: all
+// that add would find to be wrong once the dead one is out is found here, while it is not.
 func (c *change) replaceable(ctx context.Context, m membership, dead, id uint64, address string) error {
 	if err := m.addable(id, address, dead); err != nil {
 		return err
 	}
-	if m.member(dead) != nil && c.n.host.alive(ctx, m)[dead] {
-		return fmt.Errorf("%w: %d was heard a moment ago: add %d first and remove the other then", ErrReplicaAlive, dead, id)
+	there, to := m.member(dead) != nil, m.member(id)
+	switch {
+	case to != nil && m.heard[id] && to.Address != address:
+		return notThere(id, to.Address, address)
+	case there && to != nil && to.Voting:
+		return fmt.Errorf("%w: %d is a member that votes already: the new one needs an id that was never used", ErrMember, id)
+	case there && c.n.host.alive(ctx, m)[dead]:
+		return fmt.Errorf("%w: %d was heard within the last %v: if it has just ended, call again then; "+
+			"if it works, add %d first and remove %d when that is ready", ErrReplicaAlive, dead, 2*c.n.opts.ElectionTimeout, id, dead)
 	}
 	return nil // the rest is for remove to say
+}
+
+// notThere refuses another address for a replica that has said itself where it is.
+func notThere(id uint64, is, asked string) error {
+	return fmt.Errorf("%w: replica %d is at %q, as it said itself, not at %q: to move it, restart it with another Address",
+		ErrMember, id, is, asked)
 }
 
 // awaitVote waits until a new replica has taken the vote that is free.

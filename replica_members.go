@@ -131,8 +131,7 @@ func (r *replica) introduce(ctx context.Context, replica uint64, address string)
 		at, heard = r.self.Address, true
 	}
 	if heard && at != address {
-		return fmt.Errorf("%w: replica %d is at %q, as it said itself, not at %q: to move it, restart it with another Address",
-			ErrMember, replica, at, address)
+		return notThere(replica, at, address)
 	}
 	if replica == r.id {
 		return nil
