@@ -23,8 +23,8 @@ type Stats struct {
 	Applies   Histogram // what it took to apply the entries that the engine gave at once; microseconds
 
 	LateRenewals  uint64 // times that a session was in jeopardy; see Options.OnJeopardy
-	Expiries      uint64 // sessions of any process that ended because they were not renewed
-	LeaderChanges uint64 // times that another replica was found to lead
+	Expiries      uint64 // sessions of any process that a leader ended because they were not renewed; of several groups, each does
+	LeaderChanges uint64 // times that another replica was found to lead, in any group
 
 	Unsent   int // gauge: acquires that wait in this process to be sent
 	Waiting  int // gauge: acquires that stand in line
