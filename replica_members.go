@@ -44,7 +44,7 @@ func (s *shard) membership(ctx context.Context) (membership, error) {
 	for voting, some := range map[bool]map[uint64]string{true: all.Nodes, false: all.NonVotings} {
 		for id := range some {
 			m.members = append(m.members, Member{ID: id, Address: r.where.shown(id), Zone: r.zone(id),
-				Voting: voting, NoVote: !r.wantsVote(id)})
+				Voting: voting, NoVote: !r.wantsVote(id), MaxLevel: r.speaks(id)})
 			m.heard[id] = id == r.id || r.where.book.Heard(id)
 		}
 	}
@@ -131,7 +131,8 @@ func (r *replica) introduce(ctx context.Context, replica uint64, address string)
 		at, heard = r.self.Address, true
 	}
 	if heard && at != address {
-		return notThere(replica, at, address)
+		return fmt.Errorf("%w: replica %d is at %q, as it said itself, not at %q: to move it, restart it with another Address",
+			ErrMember, replica, at, address)
 	}
 	if replica == r.id {
 		return nil
@@ -176,6 +177,13 @@ func (r *replica) zone(replica uint64) string {
 		return r.self.Zone
 	}
 	return r.where.book.Zone(replica)
+}
+
+func (r *replica) speaks(replica uint64) int {
+	if replica == r.id {
+		return int(r.self.Level)
+	}
+	return int(r.peers.Speaks(replica))
 }
 
 func (r *replica) wantsVote(replica uint64) bool {
