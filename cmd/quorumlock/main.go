@@ -54,7 +54,7 @@ type command struct {
 
 var commands = []command{
 	{"status", "", "how each replica that -url names sees the cluster", (*tool).status},
-	{"members", "[add|remove|replace ...]", "the replicas of the cluster, or a change of them", (*tool).members},
+	{"members", "[add|remove|replace|lead ...]", "the replicas of the cluster, or a change of them", (*tool).members},
 	{"locks", "[PREFIX]", "the locks in use, by name", (*tool).locks},
 	{"lock", "NAME", "who holds a lock, and its line", (*tool).lock},
 	{"sessions", "[OWNER]", "who is alive; those with OWNER in their owner", (*tool).sessions},
@@ -109,9 +109,9 @@ func perform(ctx context.Context, c command, args []string, out, errs io.Writer)
 	if len(args) > 0 && slices.Contains([]string{"-h", "-help", "--help"}, args[0]) {
 		t.flags.SetOutput(out)
 	}
-	err := t.parse(args)
+	args, err := t.parse(args, c.name != "run") // whose command has flags of its own
 	if err == nil {
-		err = do(ctx, t.flags.Args())
+		err = do(ctx, args)
 	}
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return 0
@@ -132,12 +132,23 @@ func perform(ctx context.Context, c command, args []string, out, errs io.Writer)
 	return code
 }
 
-func (t *tool) parse(args []string) error {
-	err := t.flags.Parse(args)
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		err = &exit{exitUsage, nil} // it was told
+// parse reads the flags, which stand before the other arguments or, where they may,
+// anywhere before a "--", and returns the others.
+func (t *tool) parse(args []string, anywhere bool) (others []string, err error) {
+	for {
+		switch err := t.flags.Parse(args); {
+		case errors.Is(err, flag.ErrHelp):
+			return nil, err
+		case err != nil:
+			return nil, &exit{exitUsage, nil} // it was told
+		}
+		left := t.flags.Args()
+		flags := args[:len(args)-len(left)]
+		if !anywhere || len(left) == 0 || len(flags) > 0 && flags[len(flags)-1] == "--" {
+			return append(others, left...), nil
+		}
+		others, args = append(others, left[0]), left[1:]
 	}
-	return err
 }
 
 func usage(w io.Writer) {
