@@ -19,6 +19,7 @@ import (
 
 	"github.com/quorumlock/quorumlock/fencing"
 	"github.com/quorumlock/quorumlock/internal/wire"
+	"github.com/quorumlock/quorumlock/sessions"
 )
 
 // backupOf is a node's backup, and what is in it.
@@ -461,4 +462,44 @@ func TestRestoreOfTooManyJobs(t *testing.T) {
 	require.NoError(t, r.fits(2))
 	r.ticks = r.ticks[1:]
 	require.NoError(t, r.fits(1))
+}
+
+// So may names that are kept from others be too many for one page.
+func TestRestoreOfTooManyBars(t *testing.T) {
+	r := &restoration{bars: make([]wire.NamedBar, maxSlots+1)}
+	one, other := "a", "b"
+	for i := 0; pageOf(hashOf(other)) != pageOf(hashOf(one)) || groupOf(other, 2) == groupOf(one, 2); i++ {
+		other = fmt.Sprint(i)
+	}
+	for i := range r.bars {
+		r.bars[i].Name = one // for so many of its page
+	}
+	r.bars[0].Name = other
+	require.ErrorIs(t, r.fits(1), ErrBackup)
+	require.NoError(t, r.fits(2))
+	r.bars = r.bars[1:]
+	require.NoError(t, r.fits(1))
+}
+
+// A name that finds no room, in an entry that no founder makes, leaves the tokens beyond all
+// that were granted, and the rest restored.
+func TestRestoredTokensNeedNoBars(t *testing.T) {
+	f := newLockFSM()
+	full := pageOf(hashOf("a"))
+	name := "0"
+	for i := 0; pageOf(hashOf(name)) != full; i++ {
+		name = fmt.Sprint(i)
+	}
+	elder := sessions.ID{Replica: 9, Epoch: 1, Seq: 1}
+	f.table.enroll(elder)
+	f.table.hold(f.table.seek(hashOf("a"), "a"), record{seq: 1, token: 1, member: f.table.member(elder)})
+	f.table.page[full].live += maxSlots - 1 // as if there were so many
+	f.apply(wire.AppendEntry(nil, &wire.Entry{Replica: 1, Epoch: 1, Commands: []wire.Command{{Op: wire.Boot}}}))
+	part := &wire.Part{Origin: wire.Origin{Sum: strings.Repeat("a", 64), Of: 1}, Token: 7000,
+		Ticks: []wire.Tick{{Job: "nightly", Tick: 20}}, Bars: []wire.NamedBar{{Name: name, For: time.Second}}}
+	f.apply(wire.AppendEntry(nil, &wire.Entry{Replica: 1, Epoch: 1, Commands: []wire.Command{{Op: wire.Restore, More: &wire.More{Part: part}}}}))
+	require.EqualValues(t, 1, f.origin.Done)
+	require.EqualValues(t, 7000, f.token)
+	require.EqualValues(t, 20, f.jobs["nightly"].Tick)
+	require.Empty(t, f.times)
 }
