@@ -106,24 +106,25 @@ func (n *Node) acquire(ctx context.Context, s *Session, r request, wait bool) (h
 // acquireIn claims what is asked for of one group and waits for the answer.
 func (s *Session) acquireIn(ctx context.Context, r request, wait bool) (h *Hold, queued bool, err error) {
 	n := s.n
-	h, err = n.beginClaim(s, r, wait)
+	h, answer, err := n.beginClaim(s, r, wait)
 	if err != nil {
 		return nil, false, fmt.Errorf("acquire %s: %w", r.what(), err)
 	}
 	if ctxDone := ctx.Done(); ctxDone == nil {
-		<-h.answer
+		<-answer
 	} else {
 		select {
-		case <-h.answer:
+		case <-answer:
 		case <-ctxDone:
 			if !n.abandon(h) {
 				queued, err = n.gaveUp(h, ctx.Err())
 				return nil, queued, err
 			}
-			<-h.answer
+			<-answer
 		}
 	}
-	queued, refusal := n.answered(h)
+	n.answers.Put(answer)
+	queued, refusal := h.answer()
 	// A session may have run out at the very moment of the grant: it is not handed
 	// out then, and the session's end gives it back.
 	if err := s.Err(); err != nil {
@@ -135,40 +136,39 @@ func (s *Session) acquireIn(ctx context.Context, r request, wait bool) (h *Hold,
 	return h, queued, nil
 }
 
-func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, error) {
+// beginClaim queues a claim to be sent, and returns what will have a token when it was
+// answered.
+func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, chan struct{}, error) {
 	g := n.groupOf(r.name)
+	at := n.asked()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
 	case n.failed != nil:
-		return nil, n.failed
+		return nil, nil, n.failed
 	case s.state == sessionOver:
-		return nil, s.cause
+		return nil, nil, s.cause
 	case len(g.stream.acquires) >= maxPending:
 		n.stats.refused(RefusalBusy)
-		return nil, ErrBusy
+		return nil, nil, ErrBusy
 	}
 	rule, err := n.quotas.admit(s, &r, wait)
 	if err != nil {
 		n.stats.refused(RefusalQuota)
-		return nil, err
+		return nil, nil, err
 	}
-	h := &Hold{part: s.in(g), name: r.name, rule: rule, wait: wait, limit: r.terms.maxWaiters}
+	h := &Hold{part: s.in(g), name: r.name, rule: rule, wait: wait, limit: r.terms.maxWaiters, at: at,
+		told: n.newAnswer()}
 	if !r.terms.plain() || len(r.names) > 0 || s.maxWaits != anyNumber {
 		h.more.Store(newHoldMore(r))
 	}
-	if k := len(n.answers); k > 0 {
-		h.answer, n.answers = n.answers[k-1], n.answers[:k-1]
-	} else {
-		h.answer = make(chan struct{}, 1)
-	}
+	n.stats.asked(&r)
 	g.claimNow(h)
-	return h, nil
+	return h, h.told, nil
 }
 
 // claimNow gives a claim its number and queues it to be sent. n.mu is held.
 func (g *group) claimNow(h *Hold) {
-	g.n.stats.asked(h)
 	g.n.lastHold++
 	h.seq, h.batch, h.queued = g.n.lastHold, 0, false
 	h.part.claims[h.seq] = h
@@ -184,18 +184,18 @@ func (g *group) claimAgain(h *Hold) {
 	g.claimNow(h)
 }
 
-// maxAnswers is how many channels are kept for later calls.
-const maxAnswers = 1 << 14
-
-// answered returns whether a call stood in line and what it was refused with, if it
-// was, and keeps its channel for another one.
-func (n *Node) answered(h *Hold) (queued bool, refusal error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if len(n.answers) < maxAnswers {
-		n.answers = append(n.answers, h.answer)
+// newAnswer returns a channel on which one token is sent to one call, which then puts
+// it back: by then nobody else may send or receive on it.
+func (n *Node) newAnswer() chan struct{} {
+	if c := n.answers.Get(); c != nil {
+		return c.(chan struct{})
 	}
-	h.answer = nil
+	return make(chan struct{}, 1)
+}
+
+// answer returns whether a call that was told its answer stood in line, and what it was
+// refused with, if it was. None of it changes any more before the call returns.
+func (h *Hold) answer() (queued bool, refusal error) {
 	if h.token.IsZero() {
 		refusal = h.err
 	}
@@ -205,7 +205,8 @@ func (n *Node) answered(h *Hold) (queued bool, refusal error) {
 // tell gives a call its answer. n.mu is held.
 func (h *Hold) tell() {
 	h.answered = true
-	h.answer <- struct{}{} // there is room for one, and this is the only one
+	h.told <- struct{}{} // there is room for one, and this is the only one
+	h.told = nil
 }
 
 // abandon gives a claim up because its caller's ctx ended, unless it was answered

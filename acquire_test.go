@@ -141,6 +141,39 @@ func TestReleaseWorksOnADeadContext(t *testing.T) {
 	})
 }
 
+// Those who wait for one release are each told of it once, he whose ctx ended first is
+// told of nothing, and no token of theirs is taken for the answer to a later call.
+func TestManyWaitForOneRelease(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		for range 20 {
+			h, err := nodes[1].Acquire(soon(t), "job")
+			require.NoError(t, err)
+			s.cut(1)
+			short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			require.ErrorIs(t, h.Release(short), ErrNoQuorum, "the first")
+			cancel()
+			var wg sync.WaitGroup
+			for range 3 {
+				wg.Go(func() { require.NoError(t, h.Release(soon(t))) })
+			}
+			synctest.Wait()
+			s.heal()
+			wg.Wait()
+			require.Empty(t, nodes[1].Status().Holds)
+
+			wg.Go(func() { require.NoError(t, h.Release(soon(t)), "it is free already") })
+			held, err := nodes[2].Acquire(soon(t), "job")
+			require.NoError(t, err)
+			wg.Wait()
+			for range 5 { // whose channels are those of the calls before
+				_, err = nodes[1].TryAcquire(soon(t), "job")
+				require.ErrorIs(t, err, ErrHeld)
+			}
+			require.NoError(t, held.Release(soon(t)))
+		}
+	})
+}
+
 func TestCancelledWaitLeavesNothing(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
 		// The acquire is committed only after its caller has gone.

@@ -87,18 +87,18 @@ func (c *capture) drop() {
 
 // encode appends page i to b, in the order of names.
 func (t *table) encode(b []byte, i int) []byte {
-	p := &t.page[i]
-	if p.live == 0 && t.lines[i] == nil {
+	p := t.page[i]
+	if p.empty() {
 		return b
 	}
 	slots := p.sorted()
 	var view recordView
-	for _, name := range slices.Sorted(maps.Keys(t.lines[i])) {
+	for _, name := range slices.Sorted(maps.Keys(p.lines)) {
 		for len(slots) > 0 && p.name(&p.records[slots[0]]) < name {
 			b = wire.AppendLine(b, view.of(t, p, slots[0]))
 			slots = slots[1:]
 		}
-		b = wire.AppendLine(b, t.lines[i][name])
+		b = wire.AppendLine(b, p.lines[name])
 	}
 	for _, slot := range slots {
 		b = wire.AppendLine(b, view.of(t, p, slot))

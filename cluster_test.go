@@ -161,6 +161,16 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
+// lead has replica to lead, as asked of another. One that lags on a busy machine declines.
+func (c *cluster) lead(ctx context.Context, asked, to uint64) {
+	c.t.Helper()
+	err := c.node(asked).TransferLeadership(ctx, to)
+	for errors.Is(err, ErrTransfer) && ctx.Err() == nil {
+		err = c.node(asked).TransferLeadership(ctx, to)
+	}
+	require.NoError(c.t, err)
+}
+
 // idle reports whether nothing is left of any call that was made on the node.
 func (n *Node) idle() bool {
 	n.mu.Lock()

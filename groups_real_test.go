@@ -92,7 +92,7 @@ func TestGroupsReal(t *testing.T) {
 	_, err = c.node(4).TryAcquireAll(ctx, "set/6", "set/7")
 	require.ErrorIs(t, err, ErrHeld)
 	require.NoError(t, all.Release(ctx))
-	require.NoError(t, c.node(2).TransferLeadership(ctx, 5))
+	c.lead(ctx, 2, 5)
 	eventually(t, "5 leads all", func() bool {
 		return !slices.ContainsFunc(c.node(1).Status().Groups, func(g GroupStatus) bool { return g.Leader != 5 })
 	})

@@ -92,7 +92,7 @@ func TestGroupsAreOneCluster(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, sessions, 5, "one of each node, whatever the number of groups")
 		for i, s := range sessions {
-			require.Equal(t, nodes[uint64(i+1)].own.id, s.ID)
+			require.Equal(t, nodes[uint64(i+1)].own.Load().id, s.ID)
 			require.Equal(t, 12, s.Holds)
 			require.False(t, s.LeaseUntil.IsZero())
 		}
@@ -386,6 +386,23 @@ func TestSetOverGroupsGivesUp(t *testing.T) {
 			require.NoError(t, busy.Release(soon(t)))
 			settled(t, nodes)
 		}
+	})
+}
+
+// Who waits for the release of a set when its node is closed is told so, once.
+func TestSetOverGroupsIsReleasedAtTheEnd(t *testing.T) {
+	inGroups(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		n := nodes[1]
+		h, err := n.AcquireAll(soon(t), nameIn(n, 0, "a"), nameIn(n, 1, "b"), nameIn(n, 2, "c"))
+		require.NoError(t, err)
+		s.cut(1)
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() { require.ErrorIs(t, h.Release(soon(t)), ErrClosed) })
+		}
+		synctest.Wait()
+		require.NoError(t, n.Close())
+		wg.Wait()
 	})
 }
 

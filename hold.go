@@ -31,7 +31,7 @@ type Hold struct {
 	rule      uint16 // by which its quotas are found; 0 for none
 	limit     uint32
 	batch     uint64        // the batch that carries it; 0 until it is sent
-	answer    chan struct{} // has a token when the call has its answer
+	told      chan struct{} // gets a token for the call that waits: of its answer, then of the release
 	token     fencing.Token // if granted; of several names, the largest
 	at        time.Duration // when it was asked for, and then when it was granted, as stats count it
 
@@ -43,7 +43,7 @@ type Hold struct {
 // asides are what few look at of a hold: each is made when it is first asked for.
 type asides struct {
 	done     chan struct{} // closed when it is held no more
-	freed    chan struct{} // closed when the cluster has freed it
+	freed    chan struct{} // closed when the cluster has freed it, for all but the first who waits
 	contexts map[*holdContext]struct{}
 }
 
@@ -203,10 +203,13 @@ func (h *Hold) Release(ctx context.Context) error {
 		return ErrNilContext
 	}
 	n := h.part.n
-	freed, lost := n.release(h)
-	if lost != nil {
+	n.mu.Lock()
+	if lost := h.release(); lost != nil {
+		n.mu.Unlock()
 		return lost
 	}
+	freed := h.released()
+	n.mu.Unlock()
 	if ctx.Err() == nil {
 		return n.awaitFreed(ctx, h, freed)
 	}
@@ -221,15 +224,19 @@ func (h *Hold) Release(ctx context.Context) error {
 
 // awaitFreed waits until a hold is free. It does not wait for the node's end beside
 // it: all callers would queue for that one channel. wake is called then.
-func (n *Node) awaitFreed(ctx context.Context, h *Hold, freed <-chan struct{}) error {
+func (n *Node) awaitFreed(ctx context.Context, h *Hold, freed chan struct{}) error {
+	var alone bool
 	if ctxDone := ctx.Done(); ctxDone == nil {
-		<-freed
+		_, alone = <-freed
 	} else {
 		select {
-		case <-freed:
+		case _, alone = <-freed:
 		case <-ctxDone:
 			return &ctxError{ErrNoQuorum, ctx.Err()}
 		}
+	}
+	if alone {
+		n.answers.Put(freed)
 	}
 	if n.ctx.Err() == nil {
 		return nil
@@ -244,6 +251,10 @@ func (n *Node) awaitFreed(ctx context.Context, h *Hold, freed <-chan struct{}) e
 
 // wake ends the waits of Release. n.mu is held.
 func (h *Hold) wake() {
+	if h.answered && h.told != nil {
+		h.told <- struct{}{} // as in tell
+		h.told = nil
+	}
 	if a := h.asides; a != nil && a.freed != nil && !isClosed(a.freed) {
 		close(a.freed)
 	}
@@ -252,12 +263,10 @@ func (h *Hold) wake() {
 	}
 }
 
-// release gives a lock back, if it was not before, and returns what is closed when
-// the cluster has freed it; or how it was lost.
-func (n *Node) release(h *Hold) (freed <-chan struct{}, lost error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.distrust(h.part.Session)
+// release gives a lock back, if it was not before, or returns how it was lost. n.mu is
+// held.
+func (h *Hold) release() (lost error) {
+	h.part.n.distrust(h.part.Session)
 	if h.overdue() {
 		h.lose(ErrMaxHold)
 	}
@@ -270,16 +279,27 @@ func (n *Node) release(h *Hold) (freed <-chan struct{}, lost error) {
 		h.giveBack() // the cluster keeps it for a little longer, for nobody
 	}
 	if h.err != ErrNotHeld {
-		return nil, h.err
+		return h.err
+	}
+	return nil
+}
+
+// released returns what has a token, or is closed, when the cluster has freed the lock
+// or never will. n.mu is held.
+func (h *Hold) released() chan struct{} {
+	n := h.part.n
+	switch {
+	case h.forgotten || n.failed != nil:
+		return alreadyClosed
+	case h.told == nil:
+		h.told = n.newAnswer() // nearly always there is just one who waits
+		return h.told
 	}
 	a := h.aside()
 	if a.freed == nil {
 		a.freed = make(chan struct{})
-		if h.forgotten || n.failed != nil {
-			close(a.freed)
-		}
 	}
-	return a.freed, nil
+	return a.freed
 }
 
 // giveBack tells the cluster that the hold is over. n.mu is held.

@@ -69,9 +69,11 @@ func (s *Session) giveUp(ctx context.Context, r request, parts []*Hold, why erro
 			break
 		}
 	}
+	n.mu.Lock()
 	for _, p := range parts {
-		_, _ = n.release(p)
+		_ = p.release()
 	}
+	n.mu.Unlock()
 	for _, p := range parts {
 		if ctx.Err() == nil {
 			_ = p.Release(ctx)

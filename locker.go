@@ -79,7 +79,10 @@ func (l *syncLocker) Unlock() {
 		panic(fmt.Errorf("quorumlock: Unlock of %q, which is not locked", l.name))
 	}
 	defer func() { <-l.here }()
-	if _, err := l.n.release(hold); err != nil {
+	l.n.mu.Lock()
+	err := hold.release()
+	l.n.mu.Unlock()
+	if err != nil {
 		if l.lost == nil {
 			panic(err)
 		}

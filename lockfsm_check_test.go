@@ -29,7 +29,7 @@ func checkFSM(t testing.TB, f *lockFSM) {
 	n := &census{tokens: map[fencing.Token]string{}, claims: map[sessions.ID]int{}, places: map[sessions.ID]uint64{},
 		parts: map[*queue.Claim]bool{}, bars: map[uint64]bool{}, times: map[timeID]time.Duration{}}
 	for i := range pages {
-		if f.table.page[i].index == nil && f.table.lines[i] == nil {
+		if f.table.page[i] == nil {
 			continue
 		}
 		checkPage(t, &f.table, i)
@@ -90,7 +90,7 @@ func alone(l *queue.Line) bool {
 // line checks one line, and counts it.
 func (n *census) line(t testing.TB, f *lockFSM, l *queue.Line) {
 	t.Helper()
-	thin := f.table.lines[pageOf(hashOf(l.Name))][l.Name] == nil
+	thin := f.table.page[pageOf(hashOf(l.Name))].lines[l.Name] == nil
 	switch {
 	case l.Empty():
 		t.Fatalf("line %q is empty and not forgotten", l.Name)
@@ -209,7 +209,7 @@ func (n *census) claim(t testing.TB, f *lockFSM, l *queue.Line, c *queue.Claim) 
 // checkPage checks how records are kept.
 func checkPage(t testing.TB, tab *table, i int) {
 	t.Helper()
-	p := &tab.page[i]
+	p := tab.page[i]
 	live, garbage := 0, len(p.names)
 	for slot := range p.records {
 		x := &p.records[slot]
@@ -232,7 +232,7 @@ func checkPage(t testing.TB, tab *table, i int) {
 	switch {
 	case live != p.live || entered != live || garbage != p.garbage:
 		t.Fatalf("page %d: %d records counted as %d, %d in the index; %d bytes of garbage counted as %d", i, live, p.live, entered, garbage, p.garbage)
-	case live == 0 && (cap(p.records) > 2 || cap(p.names) > 128 || len(p.index) > 8), tab.lines[i] != nil && len(tab.lines[i]) == 0:
+	case live == 0 && (cap(p.records) > 2 || cap(p.names) > 128 || len(p.index) > 8), p.lines != nil && len(p.lines) == 0:
 		t.Fatalf("page %d has no line and keeps its room", i)
 	}
 }

@@ -224,7 +224,7 @@ func TestFullPage(t *testing.T) {
 	s := newSpeaker(t, f, 1, 1)
 	s.acquire(1, 1, "a")
 	s.flush()
-	p := &f.table.page[pageOf(hashOf("a"))]
+	p := f.table.page[pageOf(hashOf("a"))]
 	other := ""
 	for i := 0; other == ""; i++ {
 		if name := strconv.Itoa(i); pageOf(hashOf(name)) == pageOf(hashOf("a")) {

@@ -91,7 +91,7 @@ func TestMembersAddAndRemove(t *testing.T) {
 	c.options[6] = o
 	c.openNodes(6)
 	c.awaitMember(6, 6, "it votes where it is now", func(m *Member) bool { return m.Voting && m.Address == other })
-	require.NoError(t, c.node(6).TransferLeadership(ctx, 6))
+	c.lead(ctx, 6, 6)
 
 	// One that is down learns of it when it comes back, even with its directory.
 	down := c.followers()[0]

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/benbjohnson/clock"
@@ -42,19 +43,22 @@ type Node struct {
 	led     chan struct{} // has a token when this replica came to lead
 	moved   chan struct{} // has a token when the members may have changed
 
+	own      atomic.Pointer[Session] // the node's own
+	counting atomic.Bool             // stats is there
+	start    time.Time               // just before it was opened
+	answers  sync.Pool               // see newAnswer; of this node, since a test's bubble has its own channels
+
 	// mu guards all below. A state machine's lock is taken before it, never after,
 	// and the engine is never called with it held.
 	mu                    sync.Mutex
-	failed                error    // why this node can do nothing any more
-	draining              bool     // Shutdown has begun: no new sessions
-	resting               int      // senders that have nothing to do
-	founding              string   // sum of the backup from which the cluster was founded
-	own                   *Session // the node's own
+	failed                error  // why this node can do nothing any more
+	draining              bool   // Shutdown has begun: no new sessions
+	resting               int    // senders that have nothing to do
+	founding              string // sum of the backup from which the cluster was founded
 	sessions              map[uint64]*Session
-	answers               []chan struct{} // empty, of calls that have had their answer
-	lastSession, lastHold uint64          // the last numbers given out
-	stats                 *stats          // nil while nobody has asked for them
-	quotas                *quotas         // nil if there are none
+	lastSession, lastHold uint64  // the last numbers given out
+	stats                 *stats  // nil while nobody has asked for them
+	quotas                *quotas // nil if there are none
 }
 
 // Open starts this replica and returns at once: the node is there, and its calls
@@ -92,6 +96,7 @@ func open(opts Options, openEngine opener) (*Node, error) {
 		wanted:   make(chan struct{}, 1),
 		led:      make(chan struct{}, 1),
 		resting:  window,
+		start:    opts.clock.Now().Add(-1),
 	}
 	n.quotas = newQuotas(n, opts.Quotas)
 	n.ctx, n.stop = context.WithCancel(context.Background())
@@ -223,13 +228,7 @@ func (n *Node) TryAcquire(ctx context.Context, name string, opts ...AcquireOptio
 // ownSession returns the node's own session, opened at its first use and again
 // after it was lost.
 func (n *Node) ownSession(ctx context.Context) (*Session, error) {
-	n.mu.Lock()
-	s, failed := n.own, n.failed
-	n.mu.Unlock()
-	if failed != nil {
-		return nil, failed
-	}
-	if s != nil && s.Err() == nil {
+	if s := n.own.Load(); s != nil && s.Err() == nil {
 		return s, nil
 	}
 	// Opened for all who ask at once, and on no one caller's ctx.
@@ -251,17 +250,12 @@ func (n *Node) ownSession(ctx context.Context) (*Session, error) {
 // openOwn opens the node's own session, unless that was done since its caller looked: one
 // that nobody knows of would be renewed for ever.
 func (n *Node) openOwn() (*Session, error) {
-	n.mu.Lock()
-	s := n.own
-	n.mu.Unlock()
-	if s != nil && s.Err() == nil {
+	if s := n.own.Load(); s != nil && s.Err() == nil {
 		return s, nil
 	}
 	s, err := n.openSession(n.ctx, n.sessionDefaults())
 	if err == nil {
-		n.mu.Lock()
-		n.own = s
-		n.mu.Unlock()
+		n.own.Store(s)
 	}
 	return s, err
 }

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/quorumlock/quorumlock/fencing"
+	"github.com/quorumlock/quorumlock/queue"
 )
 
 // A ref names a record: its page and its slot in it. Zero names none.
@@ -38,8 +39,8 @@ type record struct {
 	prev, next ref    // the others of this member; in a free slot, next is the next free one
 }
 
-// A page is a part of the table: records, their names one behind the other, and an
-// open-addressing index with linear probing over them.
+// A page is a part of the table: its lines, and records, their names one behind the
+// other, and an open-addressing index with linear probing over them.
 //
 // An entry of the index, which is 0 if it is empty, has slot+1 in the bits of low and
 // the same bits as the record's hash in the others. Where low is no wider than the
@@ -47,6 +48,7 @@ type record struct {
 // hash: a search that goes past an entry need not look at its record, and nor need
 // one that moves it. A page of 4,096 entries and more knows less, and is right too.
 type page struct {
+	lines   map[string]*queue.Line // nil for none
 	index   []uint32
 	records []record
 	names   []byte
@@ -55,6 +57,9 @@ type page struct {
 	live    int
 	garbage int // bytes of names that are no record's
 }
+
+// empty reports whether there is nothing on a page. One that is nil never had anything.
+func (p *page) empty() bool { return p == nil || p.live == 0 && p.lines == nil }
 
 // name returns the name of a record without copying it. It is good until the next
 // change of the page.
@@ -95,7 +100,7 @@ func (p *page) claimed(hash, member uint32, seq uint64) int {
 }
 
 func (p *page) search(hash uint32, is func(*record) bool) int {
-	if p.live == 0 {
+	if p == nil || p.live == 0 {
 		return -1
 	}
 	for i := p.home(hash); ; i = p.after(i) {
@@ -112,7 +117,7 @@ func (p *page) search(hash uint32, is func(*record) bool) int {
 // likely returns the record at which a search for a hash is likely to end, or the
 // free one that the next acquire takes, or nil.
 func (p *page) likely(hash uint32) *record {
-	if len(p.index) == 0 {
+	if p == nil || len(p.index) == 0 {
 		return nil
 	}
 	if e := p.index[p.home(hash)]; e != 0 && (e^hash)&^p.low == 0 {
@@ -212,7 +217,7 @@ func (p *page) remove(slot int) {
 // locks nearly every release empties a page, and the next acquire fills it again.
 func (p *page) clear() {
 	if len(p.index) > 8 || cap(p.records) > 2 || cap(p.names) > 128 {
-		*p = page{} // an idle name costs nothing
+		*p = page{lines: p.lines} // an idle name costs nothing
 		return
 	}
 	clear(p.index)

@@ -123,7 +123,6 @@ func (o *Options) checkQuotas(fault func(string, ...any)) {
 // as something of it may be in the cluster: forgetClaim is the one way out.
 type quotas struct {
 	node   *Node
-	start  time.Time
 	rules  []rule // by prefix
 	shared []usage
 	own    int   // how many are per session
@@ -158,7 +157,7 @@ func newQuotas(n *Node, given []Quota) *quotas {
 	if len(given) == 0 {
 		return nil
 	}
-	q := &quotas{node: n, start: n.clk.Now()}
+	q := &quotas{node: n}
 	for i, quota := range given {
 		q.rules = append(q.rules, rule{Quota: quota, given: i,
 			refused: map[string]uint64{QuotaRate: 0, QuotaHolds: 0, QuotaWaiters: 0}})
@@ -258,7 +257,7 @@ func (q *quotas) match(s *Session, innermost int, names []string) []hit {
 }
 
 // now is read from the monotonic clock alone, which takes half the time.
-func (q *quotas) now() time.Time { return q.start.Add(q.node.clk.Since(q.start)) }
+func (q *quotas) now() time.Time { return q.node.start.Add(q.node.age()) }
 
 // admit counts a claim, or returns which quota does not allow it: of several rates, the
 // one that allows it last. It also returns by which rule its one name is found again.

@@ -466,7 +466,7 @@ func TestQuotasAreFoundByPrefix(t *testing.T) {
 				given = append(given, q)
 			}
 		}
-		q := newQuotas(&Node{clk: clock.New()}, given)
+		q := newQuotas(&Node{clk: clock.New(), start: time.Now()}, given)
 		s := &Session{quota: q.ofSession()}
 		for range 50 {
 			name := text(8)
@@ -526,7 +526,7 @@ func TestQuotaRateIsKeptTo(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for _, quota := range []Quota{{Rate: 1000, Burst: 1000}, {Rate: 3, Burst: 1}, {Rate: 0.5, Burst: 64}, {Rate: 1e5, Burst: 128}, {Rate: 2e5, Burst: 1e5}} {
 		synctest.Test(t, func(t *testing.T) {
-			q := newQuotas(&Node{clk: clock.New()}, []Quota{quota})
+			q := newQuotas(&Node{clk: clock.New(), start: time.Now()}, []Quota{quota})
 			s, begun, let := &Session{}, time.Now(), 0
 			call := func(k int) error {
 				_, err := q.admit(s, &request{name: "a", names: []string{"a", "b", "c"}[:k]}, false)

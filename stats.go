@@ -23,8 +23,8 @@ type Stats struct {
 	Applies   Histogram // what it took to apply the entries that the engine gave at once; microseconds
 
 	LateRenewals  uint64 // times that a session was in jeopardy; see Options.OnJeopardy
-	Expiries      uint64 // sessions of any process that ended because they were not renewed
-	LeaderChanges uint64 // times that another replica was found to lead
+	Expiries      uint64 // sessions of any process that a leader ended because they were not renewed; of several groups, each does
+	LeaderChanges uint64 // times that another replica was found to lead, in any group
 
 	Unsent   int // gauge: acquires that wait in this process to be sent
 	Waiting  int // gauge: acquires that stand in line
@@ -134,7 +134,8 @@ func (n *Node) Stats() Stats {
 // beginStats begins to count. n.mu is held.
 func (n *Node) beginStats() {
 	now := n.clk.Now()
-	n.stats = &stats{Stats: Stats{Since: now.Round(0)}, node: n, start: now.Add(-1)}
+	n.stats = &stats{Stats: Stats{Since: now.Round(0)}, node: n}
+	n.counting.Store(true)
 	n.stats.Refusals = map[string]uint64{RefusalHeld: 0, RefusalQueueFull: 0, RefusalMode: 0, RefusalPermits: 0,
 		RefusalBusy: 0, RefusalQuota: 0, RefusalGaveUp: 0, RefusalSession: 0}
 	n.stats.Lost = map[string]uint64{LossExpired: 0, LossClosed: 0, LossMaxHold: 0, LossRevoked: 0, LossNode: 0}
@@ -155,34 +156,40 @@ func (n *Node) beginStats() {
 type stats struct {
 	Stats
 	node    *Node
-	start   time.Time
 	entry   time.Duration // when the entry came whose effects are performed
 	busiest busiest
 }
 
-// now is the time since the beginning of the count. It is never 0.
-func (s *stats) now() time.Duration { return s.node.clk.Since(s.start) }
+// asked returns when an acquire is asked for, if that is counted. It is called before
+// n.mu is taken: to read the clock takes as long as all else that is counted of it.
+func (n *Node) asked() (at time.Duration) {
+	if n.counting.Load() {
+		at = n.age()
+	}
+	return at
+}
+
+// age is how long ago the node was opened. It is never 0.
+func (n *Node) age() time.Duration { return n.clk.Since(n.start) }
 
 // entered notes the time of an entry, once for all its effects.
 func (s *stats) entered() {
 	if s != nil {
-		s.entry = s.now()
+		s.entry = s.node.age()
 	}
 }
 
-// asked notes an acquire. One that is asked for again waits on.
-func (s *stats) asked(h *Hold) {
-	if s == nil || h.at != 0 {
-		return
-	}
-	h.at = s.now()
-	if m := h.more.Load(); m != nil {
-		for _, name := range m.names {
+// asked notes an acquire.
+func (s *stats) asked(r *request) {
+	switch {
+	case s == nil:
+	case len(r.names) == 0:
+		s.busiest.add(r.name)
+	default:
+		for _, name := range r.names {
 			s.busiest.add(name)
 		}
-		return
 	}
-	s.busiest.add(h.name)
 }
 
 // inLine reports whether a claim waits, as far as its caller knows.
@@ -267,7 +274,7 @@ func (s *stats) lost(why error) {
 // made notes a batch.
 func (s *stats) made(b *outgo) {
 	if s != nil {
-		b.made = s.now()
+		b.made = s.node.age()
 		s.Batches.observe(uint64(len(b.commands)))
 	}
 }

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// The time is for all that counting adds to one acquire and its release, under the
-// node's lock, with more names than are kept: each call is then a name that takes
+// The time is for all that counting adds to one acquire and its release, with more names than are kept: each call is then a name that takes
 // another's place, which is the worst there is. Two more readings of the clock come
 // with each batch, however many calls are in it.
 func BenchmarkCounting(b *testing.B) {
@@ -27,8 +26,9 @@ func BenchmarkCounting(b *testing.B) {
 			h := new(Hold)
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				h.at, h.name = 0, names[i%len(names)]
-				n.stats.asked(h)
+				r := request{name: names[i%len(names)]}
+				h.at = n.asked()
+				n.stats.asked(&r)
 				n.stats.granted(h)
 				n.stats.forgotten(h)
 			}

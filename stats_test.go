@@ -226,17 +226,18 @@ func TestCountingTakesNoMemory(t *testing.T) {
 	n := s.open(t, s.options(1))
 	defer n.Close()
 	n.Stats()
-	h := &Hold{name: "x", queued: true}
+	h := &Hold{queued: true}
 	names := make([]string, 1000)
 	for i := range names {
 		names[i] = fmt.Sprint("name ", i)
 	}
 	i := 0
 	took := testing.AllocsPerRun(1000, func() {
-		h.at, h.name, i = 0, names[i%len(names)], i+1
+		r := request{name: names[i%len(names)]}
+		h.at, i = n.asked(), i+1
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		n.stats.asked(h)
+		n.stats.asked(&r)
 		n.stats.entered()
 		n.stats.granted(h)
 		n.stats.forgotten(h)

@@ -62,6 +62,7 @@ func (s *stream) empty() bool { return len(s.urgent) == 0 && len(s.acquires) == 
 // next makes the next batch, or nil if there is nothing to say.
 func (s *stream) next() *outgo {
 	b := &outgo{number: s.last + 1, settled: make(chan struct{})}
+	b.commands = make([]wire.Command, 0, min(len(s.urgent)+len(s.acquires), maxBatchCommands))
 	bytes := 0
 	for b.urgent < min(len(s.urgent), maxBatchCommands) && bytes < maxBatchBytes {
 		if m := s.urgent[b.urgent].More; m != nil {
@@ -70,7 +71,7 @@ func (s *stream) next() *outgo {
 		b.urgent++
 	}
 	b.commands = append(b.commands, s.urgent[:b.urgent]...)
-	s.urgent = s.urgent[b.urgent:]
+	s.urgent = behind(s.urgent, b.urgent)
 
 	taken := 0
 	for _, h := range s.acquires {
@@ -85,14 +86,26 @@ func (s *stream) next() *outgo {
 		b.commands = append(b.commands, h.command())
 		bytes += h.size()
 	}
-	clear(s.acquires[:taken]) // the claims are not kept by what is left of the queue
-	s.acquires = s.acquires[taken:]
+	s.acquires = behind(s.acquires, taken)
 	if len(b.commands) == 0 {
 		return nil
 	}
 	s.last = b.number
 	s.sent[b.number] = b
 	return b
+}
+
+// behind returns what of a queue comes behind its first n. It keeps nothing of these,
+// and of an emptied queue the room, if that is no more than a batch needs.
+func behind[E any](queue []E, n int) []E {
+	clear(queue[:n])
+	switch {
+	case n < len(queue):
+		return queue[n:]
+	case cap(queue) > maxBatchCommands:
+		return nil
+	}
+	return queue[:0]
 }
 
 // settle ends a batch's sending.

@@ -19,9 +19,8 @@ const pages = 1 << 12
 // and has no waiter is a record in a page; any other is a queue.Line. Which of the
 // two a lock is shows nowhere: not in an effect, not in a snapshot.
 type table struct {
-	page  [pages]page
-	lines [pages]map[string]*queue.Line
-	n     int
+	page [pages]*page // nil for one that had nothing on it yet: most of an idle group's
+	n    int
 
 	captures []*capture
 
@@ -59,11 +58,23 @@ func spotOf(hash uint32, name string) spot {
 // seek finds a name whose hash this is.
 func (t *table) seek(hash uint32, name string) spot {
 	s := spotOf(hash, name)
-	s.line = t.lines[s.page][name]
+	p := t.page[s.page]
+	if p == nil {
+		return s
+	}
+	s.line = p.lines[name]
 	if s.line == nil {
-		s.slot = t.page[s.page].find(s.hash, name)
+		s.slot = p.find(s.hash, name)
 	}
 	return s
+}
+
+// begun returns page i, for what is to be put on it.
+func (t *table) begun(i int) *page {
+	if t.page[i] == nil {
+		t.page[i] = new(page)
+	}
+	return t.page[i]
 }
 
 // free reports whether nobody holds or waits for the name.
@@ -71,7 +82,10 @@ func (s *spot) free() bool { return s.line == nil && s.slot < 0 }
 
 // full reports whether page i has no room for so many more locks. It has room for a
 // million, of four thousand million in all, so names would have to be chosen for it.
-func (t *table) full(i, more int) bool { return t.page[i].live+len(t.lines[i])+more > maxSlots }
+func (t *table) full(i, more int) bool {
+	p := t.page[i]
+	return p != nil && p.live+len(p.lines)+more > maxSlots
+}
 
 // inUse reports whether anybody holds or waits for the name.
 func (s *spot) inUse() bool { return s.slot >= 0 || s.line != nil && s.line.InUse() }
@@ -97,7 +111,7 @@ func (s *spot) waiting() uint64 {
 func (t *table) warm(hashes []uint32) {
 	var sum uint32
 	for _, h := range hashes {
-		if p := &t.page[pageOf(h)]; len(p.index) > 0 {
+		if p := t.page[pageOf(h)]; p != nil && len(p.index) > 0 {
 			sum += p.index[p.home(h)]
 		}
 	}
@@ -107,7 +121,7 @@ func (t *table) warm(hashes []uint32) {
 		}
 	}
 	for _, h := range hashes {
-		p := &t.page[pageOf(h)]
+		p := t.page[pageOf(h)]
 		if r := p.likely(h); r != nil && int(r.name) < len(p.names) {
 			sum += uint32(p.names[r.name])
 		}
@@ -143,7 +157,7 @@ func (t *table) leave(c *queue.Claim) {
 // the record, the rest is filled in.
 func (t *table) hold(s spot, x record) {
 	t.touch(s.page, s.name)
-	p, own := &t.page[s.page], &t.members[x.member]
+	p, own := t.begun(s.page), &t.members[x.member]
 	x.hash, x.next = s.hash, own.first
 	slot := p.add(x, s.name)
 	r := refOf(s.page, slot)
@@ -169,7 +183,7 @@ func (t *table) held(m, hash uint32, seq uint64) ref {
 // drop forgets a record, and with it the lock.
 func (t *table) drop(r ref) {
 	i := r.page()
-	p := &t.page[i]
+	p := t.page[i]
 	t.touch(i, t.nameAt(r))
 	t.unchain(r)
 	p.remove(r.slot())
@@ -194,7 +208,7 @@ func (t *table) unchain(r ref) {
 
 // squeeze gives back the room of a page's better days: its records move up.
 func (t *table) squeeze(i int) {
-	p := &t.page[i]
+	p := t.page[i]
 	to := 0
 	for slot := range p.records {
 		x := p.records[slot]
@@ -223,7 +237,10 @@ func (t *table) squeeze(i int) {
 func (t *table) nameAt(r ref) string { return t.page[r.page()].name(t.at(r)) }
 
 // has reports whether a line is in the table.
-func (t *table) has(l *queue.Line) bool { return t.lines[pageOf(hashOf(l.Name))][l.Name] == l }
+func (t *table) has(l *queue.Line) bool {
+	p := t.page[pageOf(hashOf(l.Name))]
+	return p != nil && p.lines[l.Name] == l
+}
 
 // claimOf returns a record's claim.
 func (t *table) claimOf(x *record) queue.Claim {
@@ -237,7 +254,7 @@ func (t *table) edit(s spot) *queue.Line {
 	if s.line != nil {
 		return s.line
 	}
-	p := &t.page[s.page]
+	p := t.page[s.page]
 	x := p.records[s.slot]
 	c := t.claimOf(&x)
 	l := &queue.Line{Name: strings.Clone(p.name(&x))}
@@ -263,16 +280,18 @@ func (t *table) open(s spot) *queue.Line {
 
 // addLine adds a line whose name is not among the lines.
 func (t *table) addLine(i int, l *queue.Line) {
-	if t.lines[i] == nil {
-		t.lines[i] = make(map[string]*queue.Line)
+	p := t.begun(i)
+	if p.lines == nil {
+		p.lines = make(map[string]*queue.Line)
 	}
-	t.lines[i][l.Name] = l
+	p.lines[l.Name] = l
 }
 
 func (t *table) removeLine(i int, l *queue.Line) {
-	delete(t.lines[i], l.Name)
-	if len(t.lines[i]) == 0 {
-		t.lines[i] = nil // a map keeps the room of its best days
+	p := t.page[i]
+	delete(p.lines, l.Name)
+	if len(p.lines) == 0 {
+		p.lines = nil // a map keeps the room of its best days
 	}
 }
 
@@ -299,8 +318,11 @@ func (t *table) holdClaim(s spot, c *queue.Claim) {
 
 // allLines yields the lines: every lock that is not a record.
 func (t *table) allLines(yield func(*queue.Line) bool) {
-	for _, lines := range t.lines {
-		for _, l := range lines {
+	for _, p := range t.page[:] {
+		if p == nil {
+			continue
+		}
+		for _, l := range p.lines {
 			if !yield(l) {
 				return
 			}
@@ -315,7 +337,7 @@ func (t *table) line(name string) *queue.Line {
 	if s.slot < 0 {
 		return s.line
 	}
-	return new(recordView).of(t, &t.page[s.page], s.slot)
+	return new(recordView).of(t, t.page[s.page], s.slot)
 }
 
 // claim returns the claim that a live session has on a name, for a look, or nil.
@@ -334,11 +356,11 @@ func (t *table) claim(id sessions.ID, name string, seq uint64) *queue.Claim {
 
 // lineNames returns the names on page i, in no order, good until the next change.
 func (t *table) lineNames(i int) []string {
-	p := &t.page[i]
-	if p.live == 0 && t.lines[i] == nil {
+	p := t.page[i]
+	if p.empty() {
 		return nil
 	}
-	names := slices.Collect(maps.Keys(t.lines[i]))
+	names := slices.Collect(maps.Keys(p.lines))
 	for slot := range p.records {
 		if x := &p.records[slot]; x.member != 0 {
 			names = append(names, p.name(x))

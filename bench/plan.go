@@ -40,7 +40,7 @@ func fullPlan() plan {
 	return plan{
 		limit: 30 * time.Minute, rounds: 3, kindRounds: 3, kindCallers: 512, callers: []int{1, 64, 512, 2000, 8000},
 		turn: 3 * time.Second, lone: 3 * time.Second, floor: time.Second, overload: 5 * time.Second,
-		costLives: 6, costRounds: 8, costCallers: goalCallers, costTurn: 400 * time.Millisecond,
+		costLives: 16, costRounds: 3, costCallers: goalCallers, costTurn: 400 * time.Millisecond,
 		locks: []int{100_000, wantLocks}, share: 100_000, idle: 10 * time.Second, groups: []int{1, 2, 4}, idleGroups: []int{16, 64}, deaths: 20,
 		applies: "2s", watched: "1000000x", once: "3x",
 	}

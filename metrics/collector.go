@@ -9,11 +9,12 @@ import (
 )
 
 // A Collector shows one node's numbers. It is safe for concurrent use, and goes on
-// to show the last ones when the node is closed.
+// to show the last ones when the node is closed, though as one that leads nothing.
 type Collector struct {
-	node  *quorumlock.Node
-	top   int
-	names bool
+	node   *quorumlock.Node
+	top    int
+	names  bool
+	groups []groupMetric
 }
 
 // An Option changes one thing about a Collector.
@@ -25,9 +26,9 @@ func Busiest(names int) Option {
 	return func(c *Collector) { c.top = min(max(names, 0), 128) }
 }
 
-// WithNames shows the busiest names themselves, as a label. Every name that was ever
-// among them is then a series in Prometheus: leave it out when names are many, or
-// say what nobody should read.
+// WithNames shows the busiest names themselves, as a label in place of their rank. Every
+// name that was ever among them is then a series in Prometheus: leave it out when names
+// are many, or say what nobody should read.
 func WithNames() Option {
 	return func(c *Collector) { c.names = true }
 }
@@ -35,7 +36,7 @@ func WithNames() Option {
 // New returns a collector of a node's numbers, and makes the node count: what
 // happened before is not among them.
 func New(node *quorumlock.Node, opts ...Option) *Collector {
-	c := &Collector{node: node, top: 10}
+	c := &Collector{node: node, top: 10, groups: groupMetrics(len(node.Status().Groups) > 0)}
 	for _, o := range opts {
 		o(c)
 	}
@@ -48,6 +49,9 @@ var _ prometheus.Collector = (*Collector)(nil)
 // Describe tells which metrics there are.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	for _, m := range metrics {
+		out <- m.desc
+	}
+	for _, m := range c.groups {
 		out <- m.desc
 	}
 	out <- refusals
@@ -64,6 +68,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	for _, m := range metrics {
 		out <- m.read(m.desc, &now)
 	}
+	c.collectGroups(out, &now.Status)
 	for reason, n := range now.Refusals {
 		out <- prometheus.MustNewConstMetric(refusals, prometheus.CounterValue, float64(n), reason)
 	}
@@ -74,11 +79,29 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		collectQuota(out, &use)
 	}
 	for i, b := range now.Busiest[:min(c.top, len(now.Busiest))] {
-		labels := []string{strconv.Itoa(i + 1)}
+		label := strconv.Itoa(i + 1)
 		if c.names {
-			labels = append(labels, b.Name)
+			label = b.Name
 		}
-		out <- prometheus.MustNewConstMetric(c.busiest(), prometheus.GaugeValue, float64(b.Calls), labels...)
+		out <- prometheus.MustNewConstMetric(c.busiest(), prometheus.GaugeValue, float64(b.Calls), label)
+	}
+}
+
+// collectGroups shows what each Raft group has of its own.
+func (c *Collector) collectGroups(out chan<- prometheus.Metric, s *quorumlock.Status) {
+	show := func(g quorumlock.GroupStatus, label ...string) {
+		if s.Err != nil {
+			g.Leader = 0 // whom it knew last tells nothing, above all not that it leads itself
+		}
+		for _, m := range c.groups {
+			out <- prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, m.value(&g, s.ReplicaID), label...)
+		}
+	}
+	if len(s.Groups) == 0 {
+		show(quorumlock.GroupStatus{Leader: s.Leader, Term: s.Term, Applied: s.Applied, Locks: s.Locks})
+	}
+	for i := range s.Groups {
+		show(s.Groups[i], strconv.Itoa(i))
 	}
 }
 
@@ -99,12 +122,14 @@ func collectQuota(out chan<- prometheus.Metric, use *quorumlock.QuotaUse) {
 	}
 }
 
+// busiest has one label: a rank beside the name would make each name a series for every
+// rank that it ever had.
 func (c *Collector) busiest() *prometheus.Desc {
-	labels := []string{"rank"}
+	label := "rank"
 	if c.names {
-		labels = append(labels, "name")
+		label = "name"
 	}
-	return desc("busiest_calls", "Acquires of the names that are asked for most here; what was long ago counts for less.", labels...)
+	return desc("busiest_calls", "Acquires of the names that are asked for most here; what was long ago counts for less.", label)
 }
 
 // A reading is what a node says at one moment.
@@ -149,15 +174,37 @@ var metrics = []metric{
 	gauge("batches_under_way", "Batches that were sent and not yet applied.", func(r *reading) float64 { return float64(r.UnderWay) }),
 	gauge("claims", "Holds and waits of this process.", func(r *reading) float64 { return float64(r.Status.Holds) }),
 	gauge("sessions", "Sessions of this process.", func(r *reading) float64 { return float64(r.Sessions) }),
-	gauge("locks", "Names that somebody in the cluster holds or waits for.", func(r *reading) float64 { return float64(r.Locks) }),
 
 	gauge("ready", "1 if this replica's life has begun in the log.", func(r *reading) float64 { return is(r.Ready) }),
 	gauge("failed", "1 if this node can do nothing any more.", func(r *reading) float64 { return is(r.Err != nil) }),
-	gauge("has_leader", "1 if this replica knows who leads.", func(r *reading) float64 { return is(r.Leader != 0) }),
-	gauge("is_leader", "1 if this replica leads, as it believes.", func(r *reading) float64 { return is(r.Leader == r.ReplicaID) }),
-	gauge("term", "Term of the leader that this replica knows.", func(r *reading) float64 { return float64(r.Term) }),
-	gauge("applied_index", "Index of the last log entry applied here.", func(r *reading) float64 { return float64(r.Applied) }),
-	gauge("members", "Voting replicas.", func(r *reading) float64 { return float64(len(r.Members)) }),
+	gauge("members", "Voting replicas; of several groups, those of the first.", func(r *reading) float64 { return float64(len(r.Members)) }),
+}
+
+// A groupMetric is a gauge that each Raft group has of its own.
+type groupMetric struct {
+	desc  *prometheus.Desc
+	value func(g *quorumlock.GroupStatus, self uint64) float64
+}
+
+// groupMetrics returns them, with a label if there are several groups. A cluster of one
+// has no label that would tell nothing; to Prometheus, by (group) is right for both.
+func groupMetrics(several bool) []groupMetric {
+	var labels []string
+	if several {
+		labels = []string{"group"}
+	}
+	return []groupMetric{
+		{desc("locks", "Names that somebody in the cluster holds or waits for.", labels...),
+			func(g *quorumlock.GroupStatus, _ uint64) float64 { return float64(g.Locks) }},
+		{desc("has_leader", "1 if this replica knows who leads.", labels...),
+			func(g *quorumlock.GroupStatus, _ uint64) float64 { return is(g.Leader != 0) }},
+		{desc("is_leader", "1 if this replica leads, as it believes.", labels...),
+			func(g *quorumlock.GroupStatus, self uint64) float64 { return is(g.Leader == self) }},
+		{desc("term", "Term of the leader that this replica knows.", labels...),
+			func(g *quorumlock.GroupStatus, _ uint64) float64 { return float64(g.Term) }},
+		{desc("applied_index", "Index of the last log entry applied here.", labels...),
+			func(g *quorumlock.GroupStatus, _ uint64) float64 { return float64(g.Applied) }},
+	}
 }
 
 func is(b bool) float64 {

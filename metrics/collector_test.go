@@ -2,13 +2,9 @@ package metrics_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"maps"
 	"net"
-	"os"
-	"regexp"
-	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -25,12 +21,17 @@ import (
 // open opens a cluster of one, which is enough to have numbers.
 func open(t *testing.T, quotas ...quorumlock.Quota) *quorumlock.Node {
 	t.Helper()
+	return openGroups(t, 1, quotas...)
+}
+
+func openGroups(t *testing.T, groups int, quotas ...quorumlock.Quota) *quorumlock.Node {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	addr := l.Addr().String()
 	require.NoError(t, l.Close())
 	n, err := quorumlock.Open(quorumlock.Options{ReplicaID: 1, Address: addr, Dir: t.TempDir(),
-		Members: map[uint64]string{1: addr}, ElectionTimeout: 300 * time.Millisecond, Quotas: quotas})
+		Members: map[uint64]string{1: addr}, ElectionTimeout: 300 * time.Millisecond, Groups: groups, Quotas: quotas})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, n.Close()) })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -64,8 +65,8 @@ func TestCollectorShowsWhatHappened(t *testing.T) {
 	require.NoError(t, testutil.GatherAndCompare(r, strings.NewReader(`
 # HELP quorumlock_busiest_calls Acquires of the names that are asked for most here; what was long ago counts for less.
 # TYPE quorumlock_busiest_calls gauge
-quorumlock_busiest_calls{name="a",rank="1"} 4
-quorumlock_busiest_calls{name="b",rank="2"} 2
+quorumlock_busiest_calls{name="a"} 4
+quorumlock_busiest_calls{name="b"} 2
 # HELP quorumlock_grants_total Acquires of this process that were granted.
 # TYPE quorumlock_grants_total counter
 quorumlock_grants_total 4
@@ -131,6 +132,98 @@ quorumlock_quota_used{bound="waiters",per_session="true",prefix=""} 0
 
 func nothing(context.Context, fencing.Token) error { return nil }
 
+func TestCollectorShowsEachGroup(t *testing.T) {
+	n := openGroups(t, 3)
+	r := gather(t, metrics.New(n))
+	for i := range 30 {
+		_, err := n.Acquire(t.Context(), fmt.Sprint(i))
+		require.NoError(t, err)
+	}
+	require.NoError(t, testutil.GatherAndCompare(r, strings.NewReader(`
+# HELP quorumlock_has_leader 1 if this replica knows who leads.
+# TYPE quorumlock_has_leader gauge
+quorumlock_has_leader{group="0"} 1
+quorumlock_has_leader{group="1"} 1
+quorumlock_has_leader{group="2"} 1
+# HELP quorumlock_is_leader 1 if this replica leads, as it believes.
+# TYPE quorumlock_is_leader gauge
+quorumlock_is_leader{group="0"} 1
+quorumlock_is_leader{group="1"} 1
+quorumlock_is_leader{group="2"} 1
+# HELP quorumlock_members Voting replicas; of several groups, those of the first.
+# TYPE quorumlock_members gauge
+quorumlock_members 1
+`), "quorumlock_has_leader", "quorumlock_is_leader", "quorumlock_members"))
+	before := n.Status().Groups
+	families, err := r.Gather()
+	require.NoError(t, err)
+	after := n.Status().Groups
+	shown := 0
+	for _, f := range families {
+		value, ok := map[string]func(g quorumlock.GroupStatus) uint64{
+			"quorumlock_locks":         func(g quorumlock.GroupStatus) uint64 { return uint64(g.Locks) },
+			"quorumlock_term":          func(g quorumlock.GroupStatus) uint64 { return g.Term },
+			"quorumlock_applied_index": func(g quorumlock.GroupStatus) uint64 { return g.Applied },
+		}[f.GetName()]
+		if !ok {
+			continue
+		}
+		for i, m := range f.GetMetric() {
+			require.Equal(t, strconv.Itoa(i), m.GetLabel()[0].GetValue(), f.GetName())
+			require.Positive(t, m.GetGauge().GetValue(), "%s of group %d", f.GetName(), i)
+			require.GreaterOrEqual(t, m.GetGauge().GetValue(), float64(value(before[i])), "%s of group %d", f.GetName(), i)
+			require.LessOrEqual(t, m.GetGauge().GetValue(), float64(value(after[i])), "%s of group %d", f.GetName(), i)
+			shown++
+		}
+	}
+	require.Equal(t, 9, shown)
+}
+
+// A node that can do nothing any more leads nothing: else one that is still scraped hides
+// that nobody does.
+func TestClosedNodeLeadsNothing(t *testing.T) {
+	n := open(t)
+	r := gather(t, metrics.New(n))
+	require.NoError(t, n.Close())
+	require.NoError(t, testutil.GatherAndCompare(r, strings.NewReader(`
+# HELP quorumlock_failed 1 if this node can do nothing any more.
+# TYPE quorumlock_failed gauge
+quorumlock_failed 1
+# HELP quorumlock_has_leader 1 if this replica knows who leads.
+# TYPE quorumlock_has_leader gauge
+quorumlock_has_leader 0
+# HELP quorumlock_is_leader 1 if this replica leads, as it believes.
+# TYPE quorumlock_is_leader gauge
+quorumlock_is_leader 0
+`), "quorumlock_failed", "quorumlock_has_leader", "quorumlock_is_leader"))
+}
+
+// Names and units are as Prometheus has them.
+func TestNamesAreOfPrometheus(t *testing.T) {
+	n := openGroups(t, 2, quorumlock.Quota{Holds: 10, Waiters: 10})
+	r := gather(t, metrics.New(n, metrics.WithNames()))
+	require.NoError(t, n.Do(t.Context(), "x", nothing))
+	problems, err := testutil.GatherAndLint(r)
+	require.NoError(t, err)
+	require.Empty(t, problems)
+}
+
+// However many names there are, no more of them are shown than are asked for, and no
+// more than are counted.
+func TestBusiestNamesAreBounded(t *testing.T) {
+	n := open(t)
+	few := metrics.New(n, metrics.WithNames())
+	most := metrics.New(n, metrics.WithNames(), metrics.Busiest(100_000))
+	none := metrics.New(n, metrics.WithNames(), metrics.Busiest(-1))
+	before := testutil.CollectAndCount(most)
+	for i := range 200 {
+		require.NoError(t, n.Do(t.Context(), fmt.Sprint(i), nothing))
+	}
+	require.Equal(t, before+10, testutil.CollectAndCount(few))
+	require.Equal(t, before+128, testutil.CollectAndCount(most))
+	require.Equal(t, before, testutil.CollectAndCount(none))
+}
+
 func TestCollectorShowsNoNameUnlessAsked(t *testing.T) {
 	n := open(t)
 	r := gather(t, metrics.New(n))
@@ -146,84 +239,3 @@ func TestCollectorShowsNoNameUnlessAsked(t *testing.T) {
 	}
 	require.Less(t, series, 60, "however many names there are")
 }
-
-// Every metric that the dashboard asks for is one that a collector shows, with the
-// labels that it asks for.
-func TestDashboardAsksForWhatThereIs(t *testing.T) {
-	n := open(t, quorumlock.Quota{Holds: 10, Waiters: 10})
-	require.NoError(t, n.Do(t.Context(), "x", nothing))
-	r := gather(t, metrics.New(n, metrics.WithNames()))
-	require.NoError(t, n.Do(t.Context(), "x", nothing))
-	families, err := r.Gather()
-	require.NoError(t, err)
-	shown := map[string][]string{} // labels by series
-	for _, f := range families {
-		labels := []string{"job", "instance"} // a scrape brings them
-		for _, l := range f.GetMetric()[0].GetLabel() {
-			labels = append(labels, l.GetName())
-		}
-		shown[f.GetName()] = labels
-		if f.GetMetric()[0].GetHistogram() != nil {
-			shown[f.GetName()+"_bucket"] = append(labels, "le")
-		}
-	}
-
-	file, err := os.ReadFile("grafana.json")
-	require.NoError(t, err)
-	var dashboard struct {
-		UID, Title    string
-		SchemaVersion int
-		Templating    struct {
-			List []struct{ Name, Definition string }
-		}
-		Panels []struct {
-			ID      int
-			Title   string
-			GridPos struct{ X, Y, W, H int }
-			Targets []struct{ Expr, RefID string }
-		}
-	}
-	require.NoError(t, json.Unmarshal(file, &dashboard))
-	require.NotEmpty(t, dashboard.UID)
-	require.NotEmpty(t, dashboard.Title)
-	require.Positive(t, dashboard.SchemaVersion)
-
-	asked := map[string]bool{}
-	ids := map[int]bool{}
-	check := func(where, expr string) {
-		names := metricName.FindAllString(expr, -1)
-		require.NotEmpty(t, names, "%s: %s", where, expr)
-		for _, name := range names {
-			require.Contains(t, shown, name, "%s: %s", where, expr)
-			asked[strings.TrimSuffix(name, "_bucket")] = true
-			for _, by := range grouping.FindAllStringSubmatch(expr, -1) {
-				for label := range strings.SplitSeq(by[1], ",") {
-					require.Contains(t, shown[name], strings.TrimSpace(label), "%s: %s", where, expr)
-				}
-			}
-		}
-		require.Equal(t, strings.Count(expr, "("), strings.Count(expr, ")"), "%s: %s", where, expr)
-	}
-	for _, v := range dashboard.Templating.List {
-		if v.Definition != "" {
-			check(v.Name, v.Definition)
-		}
-	}
-	for _, p := range dashboard.Panels {
-		require.NotEmpty(t, p.Targets, p.Title)
-		require.False(t, ids[p.ID], "panel %d twice", p.ID)
-		ids[p.ID] = true
-		require.LessOrEqual(t, p.GridPos.X+p.GridPos.W, 24, p.Title)
-		for _, target := range p.Targets {
-			check(p.Title, target.Expr)
-		}
-	}
-	for _, f := range families {
-		require.Contains(t, slices.Collect(maps.Keys(asked)), f.GetName(), "no panel shows it")
-	}
-}
-
-var (
-	metricName = regexp.MustCompile(`quorumlock_[a-z_]+`)
-	grouping   = regexp.MustCompile(`by \(([^)]*)\)`)
-)

@@ -47,6 +47,7 @@ var mayImport = map[string][]string{
 	"bench":            {".", "fencing"},
 	"adapters/...":     {".", "adapters/internal/..."},
 	"metrics":          {"."}, // only what any user has
+	"metrics/...":      {".", "metrics", "locktest", "fencing"},
 	"cmd/...":          {".", "dashboard/api"},
 	"tracing":          {"."}, // only what any user has
 }

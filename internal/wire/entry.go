@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"slices"
 	"unicode/utf8"
 
 	"github.com/quorumlock/quorumlock/fencing"
@@ -157,10 +158,13 @@ func AppendEntry(b []byte, e *Entry) []byte { return AppendEntryOf(1, b, e) }
 // AppendEntryOf is AppendEntry in a version that is at least the one given: whoever
 // does not know it stops there, whatever the entry says.
 func AppendEntryOf(version byte, b []byte, e *Entry) []byte {
+	size := 64 // and so most of what it takes
 	for i := range e.Commands {
-		version = max(version, e.Commands[i].Op.since())
+		c := &e.Commands[i]
+		version = max(version, c.Op.since())
+		size += 32 + len(c.Name)
 	}
-	return encode(append(b, version), func(w writer) {
+	return encode(append(slices.Grow(b, size), version), func(w writer) {
 		w.array(entryArity)
 		w.uint(e.Replica)
 		w.uint(e.Epoch)
