@@ -141,7 +141,8 @@ var (
 	// when one cannot be restored where it is to be.
 	ErrBackup = errors.New("quorumlock: backup cannot be used")
 	// ErrGroups is returned when Options.Groups is not the number of Raft groups
-	// that the cluster was founded with. It can never change.
+	// that the cluster was founded with, which can never change, and for a group that
+	// there is not.
 	ErrGroups = errors.New("quorumlock: number of groups differs")
 	// ErrFormat is returned when the log or a snapshot holds something that
 	// this version does not know: it was written by a newer one, or is damaged.

@@ -3,6 +3,8 @@ package quorumlock
 import (
 	"context"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/quorumlock/quorumlock/internal/wire"
 	"github.com/quorumlock/quorumlock/sessions"
 )
@@ -71,6 +73,15 @@ func (n *Node) groupOf(name string) *group {
 func groupOf(name string, groups int) int {
 	mixed := hashOf(name) * 0x9e3779b1 // 2^32 divided by the golden ratio
 	return int(uint64(mixed) * uint64(groups) >> 32)
+}
+
+// atOnce does something for several groups, and returns the first error.
+func atOnce(groups []*group, do func(*group) error) error {
+	var all errgroup.Group
+	for _, g := range groups {
+		all.Go(func() error { return do(g) })
+	}
+	return all.Wait()
 }
 
 // onLeader notes who leads. Calls that wait for an answer of the former leader try

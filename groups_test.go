@@ -591,6 +591,13 @@ func TestLeadershipOfAllGroups(t *testing.T) {
 		for _, g := range nodes[1].Status().Groups {
 			require.EqualValues(t, 4, g.Leader)
 		}
+		require.NoError(t, nodes[2].TransferLeadership(soon(t), 5, 2, 0))
+		require.ErrorIs(t, nodes[2].TransferLeadership(soon(t), 1, 0, 3), ErrGroups)
+		require.ErrorIs(t, nodes[2].TransferLeadership(soon(t), 1, -1), ErrGroups)
+		require.ErrorIs(t, nodes[2].TransferLeadership(soon(t), 6, 1), ErrNotMember)
+		for i, leader := range []uint64{5, 4, 5} {
+			require.Equal(t, leader, nodes[1].Status().Groups[i].Leader)
+		}
 		require.NoError(t, nodes[4].Shutdown(soon(t)))
 		for _, g := range nodes[1].Status().Groups {
 			require.NotEqualValues(t, 4, g.Leader)
@@ -615,6 +622,13 @@ func TestGroupWithoutLeader(t *testing.T) {
 		defer cancel()
 		_, err = n.Acquire(short, nameIn(n, 1, "job"))
 		require.ErrorIs(t, err, ErrNoQuorum)
+		some, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		answers := n.Quorum(some)
+		require.Len(t, answers, 3)
+		require.NoError(t, errors.Join(answers[0], answers[2]))
+		require.ErrorIs(t, answers[1], ErrNoQuorum)
+		require.ErrorIs(t, answers[1], context.DeadlineExceeded)
 		elapse(time.Minute)
 		require.NoError(t, h.Err(), "the session was not open there yet")
 		require.NoError(t, n.Do(soon(t), nameIn(n, 2, "job"), func(context.Context, fencing.Token) error { return nil }))

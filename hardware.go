@@ -13,7 +13,7 @@ func init() {
 	lab.Install = func(options any, h *lab.Hardware) {
 		o := options.(*Options)
 		o.hardware, o.faults = h, h.Faults
-		o.trust = func() time.Duration { return bootTime() + h.Skew() }
+		o.trust = func() time.Duration { return h.Clock(bootTime()) }
 	}
 }
 

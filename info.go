@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/quorumlock/quorumlock/fencing"
 	"github.com/quorumlock/quorumlock/queue"
 	"github.com/quorumlock/quorumlock/sessions"
@@ -347,11 +345,21 @@ func (n *Node) barrier(ctx context.Context) error {
 	if len(n.groups) == 1 {
 		return n.groups[0].barrier(ctx)
 	}
-	var all errgroup.Group
-	for _, g := range n.groups {
-		all.Go(func() error { return g.barrier(ctx) })
-	}
-	return all.Wait()
+	return atOnce(n.groups, func(g *group) error { return g.barrier(ctx) })
+}
+
+// Quorum asks every group at once whether a majority answers, and returns what came of it
+// in the order of Status.Groups, or for the only group: nil, or an error matching
+// ErrClosed, or ErrNoQuorum and ctx's error if ctx ended before.
+func (n *Node) Quorum(ctx context.Context) []error {
+	answers := make([]error, len(n.groups))
+	_ = atOnce(n.groups, func(g *group) error { // each has an error of its own
+		if answers[g.index] = checkCtx(ctx); answers[g.index] == nil {
+			answers[g.index] = g.barrier(ctx)
+		}
+		return nil
+	})
+	return answers
 }
 
 // barrier waits until this replica has applied everything that was committed in the

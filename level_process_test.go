@@ -2,6 +2,7 @@ package quorumlock
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -41,11 +42,23 @@ func TestProcessesUpgrade(t *testing.T) {
 		}
 		return all
 	}
+	// shown is what every replica sees of who was upgraded, also of those that it has nothing
+	// to say to.
+	shown := func(want ...int) {
+		t.Helper()
+		for _, id := range ps.ids() {
+			eventually(t, "all are met", func() bool { return slices.Equal(want, ps.ask(id, "members", "").Levels) })
+		}
+	}
+	speak := []int{2, 2, 2, 2, 2}
+	shown(speak...)
 	for id := uint64(1); id <= 5; id++ {
 		changeHands()
 		require.Equal(t, []int{2, 2, 2, 2, 2}, levels(), "replica %d is of the old version", id)
 		restart(id, 0)
 		ps.ready(id)
+		speak[id-1] = 3
+		shown(speak...)
 	}
 	eventually(t, "the level rises", func() bool { return fmt.Sprint(levels()) == "[3 3 3 3 3]" })
 	changeHands()

@@ -89,6 +89,11 @@ func TestLevelRisesWithTheLastReplica(t *testing.T) {
 			require.EqualValues(t, 2, snapshotOf(t, nodes[id])[0], "an old one could be sent it")
 			require.NoError(t, open(id, 3).Ready(soon(t)))
 			require.Equal(t, 3, nodes[id].Status().MaxLevel)
+			all, err := nodes[1].Members(soon(t))
+			require.NoError(t, err)
+			for _, m := range all {
+				require.Equal(t, m.ID <= id, m.MaxLevel == 3, "replica %d speaks %d", m.ID, m.MaxLevel)
+			}
 		}
 		elapse(3 * DefaultElectionTimeout)
 		synctest.Wait()

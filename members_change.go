@@ -69,6 +69,9 @@ func (n *Node) AddReplica(ctx context.Context, id uint64, address string, opts .
 // It removes nothing, and returns an error matching ErrLastVoter, if nobody else votes;
 // ErrMajority, if too few of the other voters can be reached: what was needed for any
 // further change would be lost; or ErrNotMember. That it was removed already is success.
+// With several groups, all are looked at before the first is changed. If one of the others
+// is lost between the two, the replica may be out of some groups; the same call goes on
+// with the rest once it can.
 // If ctx ends first the error matches ErrNoQuorum or ErrUnfinished, and ctx's error: the
 // change may still be made a moment later.
 func (n *Node) RemoveReplica(ctx context.Context, id uint64, opts ...ChangeOption) error {
@@ -76,7 +79,10 @@ func (n *Node) RemoveReplica(ctx context.Context, id uint64, opts ...ChangeOptio
 		return err
 	}
 	c := n.newChange(opts)
-	err := c.remove(ctx, id)
+	err := c.removable(ctx, id)
+	if err == nil {
+		err = c.remove(ctx, id)
+	}
 	if id == n.opts.ReplicaID && errors.Is(err, ErrRemoved) {
 		return nil // there is no better way to learn it
 	}
@@ -104,9 +110,13 @@ func (n *Node) ReplaceReplica(ctx context.Context, dead, id uint64, address stri
 		return fmt.Errorf("%w: %w: %d is the one to be replaced", ErrMember, ErrUsedReplica, id)
 	}
 	c := n.newChange(opts)
-	if err := c.each(ctx, func(_ *group, m membership) (*memberChange, bool, error) {
-		return nil, true, c.replaceable(ctx, m, dead, id, address)
-	}); err != nil {
+	if err := c.replaceable(ctx, dead, id, address); err != nil {
+		return err
+	}
+	if err := c.removable(ctx, dead); err != nil {
+		return err
+	}
+	if err := c.introduce(ctx, id, address); err != nil { // before anything is changed, as it may refuse
 		return err
 	}
 	if err := c.remove(ctx, dead); err != nil {
@@ -132,10 +142,11 @@ func checkMember(id uint64, address string) error {
 
 // A change is one call that changes the members.
 type change struct {
-	n       *Node
-	opts    changeOptions
-	told    map[uint64]Step // the last step of each
-	waiting string          // for what
+	n          *Node
+	opts       changeOptions
+	told       map[uint64]Step // the last step of each
+	introduced bool            // who is added
+	waiting    string          // for what
 }
 
 func (n *Node) newChange(opts []ChangeOption) *change {
@@ -166,10 +177,7 @@ func (c *change) each(ctx context.Context, p plan) error {
 func (c *change) run(ctx context.Context, g *group, p plan) error {
 	n := c.n
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
-		m, err := g.membership(ctx)
-		if err != nil && c.waiting != "" && ctx.Err() != nil {
-			return fmt.Errorf("%w: waiting for %s: %w", ErrUnfinished, c.waiting, err)
-		}
+		m, err := c.membership(ctx, g)
 		if err != nil {
 			return err
 		}
@@ -229,16 +237,15 @@ func (c *change) add(ctx context.Context, id uint64, address string) error {
 	if err := c.n.Ready(ctx); err != nil {
 		return err
 	}
-	introduced := false
+	if err := c.addable(ctx, id, address); err != nil {
+		return err
+	}
 	err := c.each(ctx, func(_ *group, m membership) (*memberChange, bool, error) {
 		if err := m.addable(id, address); err != nil {
 			return nil, false, err
 		}
-		if !introduced {
-			if err := c.n.host.introduce(ctx, id, address); err != nil {
-				return nil, false, err
-			}
-			introduced = true
+		if err := c.introduce(ctx, id, address); err != nil {
+			return nil, false, err
 		}
 		c.waiting = fmt.Sprintf("replica %d to be added", id)
 		return &memberChange{op: addMember, replica: id}, m.member(id) != nil, nil
@@ -249,19 +256,25 @@ func (c *change) add(ctx context.Context, id uint64, address string) error {
 	return err
 }
 
+// introduce tells everybody where a replica is that is added, once, unless it has said
+// itself that it is elsewhere.
+func (c *change) introduce(ctx context.Context, id uint64, address string) error {
+	if c.introduced {
+		return nil
+	}
+	err := c.n.host.introduce(ctx, id, address)
+	c.introduced = err == nil
+	return err
+}
+
 // remove takes a replica out of every group. One that an addition which was cut short has
 // not reached is told all the same that the id is used.
 func (c *change) remove(ctx context.Context, id uint64) error {
-	known := false
 	out := func(g *group, m membership) (*memberChange, bool, error) {
-		member := m.member(id)
-		known = known || m.removed[id] || member != nil
-		switch {
-		case m.removed[id]:
+		if m.removed[id] {
 			return nil, true, nil
-		case !known:
-			return nil, false, fmt.Errorf("%w: %d, of %v", ErrNotMember, id, m.ids())
-		case member != nil && member.Voting:
+		}
+		if m.votes(id) {
 			if err := c.spare(ctx, g, m, id); err != nil {
 				return nil, false, err
 			}
@@ -272,7 +285,7 @@ func (c *change) remove(ctx context.Context, id uint64) error {
 	for _, g := range c.n.groups {
 		switch err := c.run(ctx, g, out); {
 		case id == c.n.opts.ReplicaID && errors.Is(err, errLeft):
-			known = true // and on to the groups that it is still in
+			continue // with the groups that it is still in
 		case err != nil:
 			return err
 		}
@@ -283,21 +296,11 @@ func (c *change) remove(ctx context.Context, id uint64) error {
 
 // spare checks that the others go on without a voter, and has another lead than it.
 func (c *change) spare(ctx context.Context, g *group, m membership, id uint64) error {
-	n := c.n
-	rest := slices.DeleteFunc(m.voters(), func(v uint64) bool { return v == id })
-	if len(rest) == 0 {
-		return fmt.Errorf("%w: %d", ErrLastVoter, id)
+	alive := c.n.host.alive(ctx, m)
+	if err := m.removable(id, alive); err != nil {
+		return err
 	}
-	alive := n.host.alive(ctx, m)
-	var up []uint64
-	for _, v := range rest {
-		if alive[v] {
-			up = append(up, v)
-		}
-	}
-	if 2*len(up) <= len(rest) {
-		return fmt.Errorf("%w: without replica %d, of the voters %v only %v could be reached", ErrMajority, id, rest, up)
-	}
+	_, up := m.without(id, alive)
 	for _, to := range up[:min(len(up), 2)] { // each try is a time without entries
 		if leader, _ := g.engine.leader(); leader != id {
 			return nil
@@ -307,17 +310,6 @@ func (c *change) spare(ctx context.Context, g *group, m membership, id uint64) e
 		}
 	}
 	return nil
-}
-
-// replaceable tells why a dead replica cannot be replaced by a new one, if it cannot.
-func (c *change) replaceable(ctx context.Context, m membership, dead, id uint64, address string) error {
-	if err := m.addable(id, address, dead); err != nil {
-		return err
-	}
-	if m.member(dead) != nil && c.n.host.alive(ctx, m)[dead] {
-		return fmt.Errorf("%w: %d was heard a moment ago: add %d first and remove the other then", ErrReplicaAlive, dead, id)
-	}
-	return nil // the rest is for remove to say
 }
 
 // awaitVote waits until a new replica has taken the vote that is free.
@@ -347,20 +339,6 @@ func (c *change) awaitVote(ctx context.Context, id uint64) error {
 	})
 }
 
-// addable tells why a replica cannot be added once those that leave are gone, if it
-// cannot.
-func (m membership) addable(id uint64, address string, leave ...uint64) error {
-	if m.removed[id] {
-		return fmt.Errorf("%w: %d was removed, and an id is never used twice", ErrUsedReplica, id)
-	}
-	for _, other := range m.members {
-		if other.ID != id && other.Address == address && !slices.Contains(leave, other.ID) {
-			return fmt.Errorf("%w: %q is the address of replica %d", ErrMember, address, other.ID)
-		}
-	}
-	return nil
-}
-
 func (m membership) member(id uint64) *Member {
 	for i := range m.members {
 		if m.members[i].ID == id {
@@ -368,6 +346,11 @@ func (m membership) member(id uint64) *Member {
 		}
 	}
 	return nil
+}
+
+func (m membership) votes(id uint64) bool {
+	member := m.member(id)
+	return member != nil && member.Voting
 }
 
 // voters are the ids of those who vote, in order.

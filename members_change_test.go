@@ -127,6 +127,8 @@ func TestMembersReplace(t *testing.T) {
 	require.Len(t, c.node(asked).Status().Members, 5)
 	c.closeNodes(dead)
 	c.awaitDead(asked, dead)
+	require.ErrorIs(t, c.node(asked).ReplaceReplica(ctx, dead, asked, addr), ErrMember, "it is elsewhere, as it says")
+	require.Len(t, c.node(asked).Status().Members, 5, "nothing was changed")
 	short, stop := context.WithCancel(ctx)
 	defer stop()
 	var steps []string

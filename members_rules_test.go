@@ -236,3 +236,62 @@ func TestZoneWarning(t *testing.T) {
 		require.Empty(t, nodes[1].Status().Warnings)
 	})
 }
+
+// outOfTheFirst has replicas removed from the first group only, as calls do that are cut
+// short.
+func outOfTheFirst(t *testing.T, n *Node, ids ...uint64) {
+	first := n.groups[0]
+	for _, id := range ids {
+		m, err := first.membership(soon(t))
+		require.NoError(t, err)
+		require.NoError(t, first.engine.change(soon(t), m.last, memberChange{removeMember, id}))
+	}
+}
+
+// allMoves is how many changes of the members were made in each group.
+func (s *sim) allMoves(groups int) (all []uint64) {
+	for _, own := range s.all(groups) {
+		all = append(all, own.movesMade())
+	}
+	return all
+}
+
+// Calls that were cut short have left the groups with other members: in the first one
+// 3 can be spared, and the address of 5 is free; in the others neither is so. What is refused
+// there is not begun in the first.
+func TestMembersRefusedByALaterGroup(t *testing.T) {
+	inGroups(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		ctx := soon(t)
+		outOfTheFirst(t, nodes[1], 4, 5)
+		s.cut(4, 5)
+		require.Equal(t, []uint64{2, 0, 0}, s.allMoves(3))
+		require.ErrorIs(t, nodes[1].RemoveReplica(ctx, 3), ErrMajority)
+		require.ErrorIs(t, nodes[3].RemoveReplica(ctx, 3), ErrMajority, "by itself")
+		require.ErrorIs(t, nodes[1].AddReplica(ctx, 6, "sim:5"), ErrMember)
+		require.ErrorIs(t, nodes[1].ReplaceReplica(ctx, 4, 6, "sim:5"), ErrMember)
+		require.Equal(t, []uint64{2, 0, 0}, s.allMoves(3), "nothing was changed")
+
+		for i, id := range []uint64{4, 5, 3} { // the dead first
+			require.NoError(t, nodes[1].RemoveReplica(ctx, id))
+			require.Equal(t, []uint64{max(2, uint64(i+1)), uint64(i + 1), uint64(i + 1)}, s.allMoves(3))
+		}
+	})
+}
+
+// The look at all groups is no promise: what is lost behind it is seen at the turn of each
+// group, and the same call goes on once it can.
+func TestMembersLostBetweenGroups(t *testing.T) {
+	inGroups(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		outOfTheFirst(t, nodes[1], 4, 5)
+		s.alter(func() {
+			s.altered = func(memberChange) { s.replicas[4].cut, s.replicas[5].cut = true, true }
+		})
+		require.ErrorIs(t, nodes[1].RemoveReplica(soon(t), 3), ErrMajority)
+		require.Equal(t, []uint64{3, 0, 0}, s.allMoves(3))
+		s.alter(func() { s.altered = nil })
+		s.heal()
+		require.NoError(t, nodes[1].RemoveReplica(soon(t), 3))
+		require.Equal(t, []uint64{3, 1, 1}, s.allMoves(3))
+		require.ErrorIs(t, nodes[3].Status().Err, ErrRemoved)
+	})
+}

@@ -2,10 +2,13 @@ package quorumlock
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quorumlock/quorumlock/internal/wire"
 )
 
 // Bad calls change nothing, and say what was wrong.
@@ -55,11 +58,15 @@ func TestMembersAndTransfer(t *testing.T) {
 	c.lead(ctx, asked, to)
 	require.NoError(t, c.node(asked).TransferLeadership(ctx, to), "it leads already")
 	require.Equal(t, to, c.leader())
-	all, err := c.node(old).Members(ctx)
-	require.NoError(t, err)
+	var all []Member
+	eventually(t, "all are met", func() bool {
+		all, err = c.node(old).Members(ctx)
+		require.NoError(t, err)
+		return !slices.ContainsFunc(all, func(m Member) bool { return m.MaxLevel == 0 })
+	})
 	var want []Member
 	for _, id := range c.ids() {
-		want = append(want, Member{ID: id, Address: c.options[id].Address, Voting: true, Leader: id == to})
+		want = append(want, Member{ID: id, Address: c.options[id].Address, Voting: true, Leader: id == to, MaxLevel: wire.Version})
 	}
 	require.Equal(t, want, all)
 	require.NoError(t, held.Validate(ctx))

@@ -54,6 +54,7 @@ type answer struct {
 
 	Leader uint64 // status
 	Level  int    // status: the feature level in force
+	Levels []int  // members: what each replica speaks at most, by id
 
 	Grants int      // tally: how often a lock was had
 	Losses []string // tally: what was lost, or refused
@@ -176,6 +177,12 @@ func (c *child) do(ctx context.Context, o order, a *answer) error {
 		s := c.n.Status()
 		a.Leader, a.Level = s.Leader, s.Level
 		return nil
+	case "members":
+		all, err := c.n.Members(ctx)
+		for _, m := range all {
+			a.Levels = append(a.Levels, m.MaxLevel)
+		}
+		return err
 	case "replace":
 		return c.n.ReplaceReplica(ctx, o.Dead, o.Replica, o.Address)
 	case "load":

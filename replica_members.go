@@ -44,7 +44,7 @@ func (s *shard) membership(ctx context.Context) (membership, error) {
 	for voting, some := range map[bool]map[uint64]string{true: all.Nodes, false: all.NonVotings} {
 		for id := range some {
 			m.members = append(m.members, Member{ID: id, Address: r.where.shown(id), Zone: r.zone(id),
-				Voting: voting, NoVote: !r.wantsVote(id)})
+				Voting: voting, NoVote: !r.wantsVote(id), MaxLevel: r.speaks(id)})
 			m.heard[id] = id == r.id || r.where.book.Heard(id)
 		}
 	}
@@ -177,6 +177,13 @@ func (r *replica) zone(replica uint64) string {
 		return r.self.Zone
 	}
 	return r.where.book.Zone(replica)
+}
+
+func (r *replica) speaks(replica uint64) int {
+	if replica == r.id {
+		return int(r.self.Level)
+	}
+	return int(r.peers.Speaks(replica))
 }
 
 func (r *replica) wantsVote(replica uint64) bool {

@@ -666,7 +666,7 @@ func (r *simReplica) membership(ctx context.Context) (membership, error) {
 	m := membership{removed: maps.Clone(s.gone), heard: make(map[uint64]bool), last: s.moves}
 	for id, votes := range s.votes {
 		s.peers.note(func(p *simPeers) {
-			m.members = append(m.members, Member{ID: id, Address: p.where[id], Zone: p.zones[id], Voting: votes})
+			m.members = append(m.members, Member{ID: id, Address: p.where[id], Zone: p.zones[id], Voting: votes, MaxLevel: s.speaks(id)})
 		})
 		m.heard[id] = s.replicas[id] != nil
 	}
@@ -718,6 +718,15 @@ func (s *sim) alterMembers(c memberChange) {
 			r.ev.members()
 		}
 	}
+}
+
+// speaks is the level that a replica's latest life said, if it was ever connected to any.
+// s.mu is held.
+func (s *sim) speaks(id uint64) int {
+	if r := s.replicas[id]; r != nil {
+		return int(r.level)
+	}
+	return 0
 }
 
 func (h simHost) levels() map[uint64]byte {

@@ -29,7 +29,7 @@ const (
 	ForceRelease Kind = "force-release" // Node.ForceRelease of Name and Token
 	ForceClose   Kind = "force-close"   // Node.ForceClose of Session
 	RequestYield Kind = "request-yield" // Node.RequestYield of Name
-	Transfer     Kind = "transfer"      // Node.TransferLeadership to Replica
+	Transfer     Kind = "transfer"      // Node.TransferLeadership of Groups to Replica
 	Backup       Kind = "backup"        // Node.Backup, to whoever asks; there is no form for it
 	TakeLock     Kind = "take-lock"     // hold Name for a client outside of this process: see Options.MaxHolds
 
@@ -62,6 +62,7 @@ type Action struct {
 	Token   fencing.Token // of the hold: ForceRelease
 	Session sessions.ID   // ForceClose
 	Replica uint64        // Transfer, AddReplica, RemoveReplica, ReplaceReplica
+	Groups  []int         // Transfer: of which groups; all if nil
 	Dead    uint64        // ReplaceReplica: which it takes the place of
 	Address string        // AddReplica, ReplaceReplica
 	By      string        // who: Options.User, or what the request says
@@ -133,7 +134,7 @@ func (h *handler) perform(ctx context.Context, a Action) error {
 	case ForceClose:
 		return h.node.ForceClose(ctx, a.Session, a.By, a.Reason)
 	case Transfer:
-		return h.node.TransferLeadership(ctx, a.Replica)
+		return h.node.TransferLeadership(ctx, a.Replica, a.Groups...)
 	case AddReplica:
 		return h.node.AddReplica(ctx, a.Replica, a.Address)
 	case RemoveReplica:
@@ -176,6 +177,9 @@ func (h *handler) action(w http.ResponseWriter, r *http.Request, kind Kind) (a A
 		if err == nil && kind == ReplaceReplica {
 			a.Dead, err = positive(fields, "dead")
 		}
+		if err == nil && kind == Transfer && fields["group"] != "" {
+			a.Groups, err = h.group(fields["group"])
+		}
 	case Backup:
 	default:
 		if a.Name = fields["name"]; a.Name == "" {
@@ -204,6 +208,15 @@ func positive(fields map[string]string, key string) (uint64, error) {
 		return 0, badRequest("%s must be a positive number, not %q.", key, fields[key])
 	}
 	return n, nil
+}
+
+// group reads which group is meant.
+func (h *handler) group(text string) ([]int, error) {
+	i, err := strconv.Atoi(text)
+	if most := max(len(h.node.Status().Groups), 1) - 1; err != nil || i < 0 || i > most {
+		return nil, badRequest("group must be a whole number from 0 to %d, not %q.", most, text)
+	}
+	return []int{i}, nil
 }
 
 func decode(body io.Reader, fields *map[string]string) error {

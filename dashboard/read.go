@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -19,9 +20,8 @@ import (
 const (
 	defaultLimit = 50
 	maxLimit     = 500
-	lineLimit    = 100                    // waiters that the page of one lock shows
-	perSession   = 200                    // locks that the page of one session shows
-	probe        = "quorumlock.dashboard" // a name that is looked at, and never taken, to hear whether a majority answers
+	lineLimit    = 100 // waiters that the page of one lock shows
+	perSession   = 200 // locks that the page of one session shows
 )
 
 func quote(n uint64) string { return strconv.FormatUint(n, 10) }
@@ -83,7 +83,8 @@ func (h *handler) cluster(ctx context.Context, r *http.Request) (any, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
-	_, err = h.node.Describe(ctx, probe)
+	answers := h.node.Quorum(ctx)
+	err = noMajority(answers)
 	var roll []quorumlock.SessionInfo
 	if err == nil {
 		roll, err = h.node.Sessions(ctx)
@@ -98,8 +99,8 @@ func (h *handler) cluster(ctx context.Context, r *http.Request) (any, error) {
 		Locks: s.Locks, Sessions: s.Sessions, Holds: s.Holds, Token: token(s.Token),
 		Level: s.Level, MaxLevel: s.MaxLevel, Warnings: s.Warnings, Members: []api.Member{},
 	}
-	for _, g := range s.Groups {
-		v.Groups = append(v.Groups, api.Group(g))
+	for i, g := range s.Groups {
+		v.Groups = append(v.Groups, api.Group{Leader: g.Leader, Term: g.Term, Applied: g.Applied, Locks: g.Locks, Majority: answers[i] == nil})
 	}
 	switch {
 	case s.Err != nil:
@@ -125,7 +126,29 @@ func (h *handler) cluster(ctx context.Context, r *http.Request) (any, error) {
 		m.Sessions, m.Holds, m.Waits = &counts[0], &counts[1], &counts[2]
 		v.Members = append(v.Members, m)
 	}
-	return clusterPage{Cluster: v, Done: doneTexts[q.Get("done")]}, nil
+	p := clusterPage{Cluster: v, Done: doneTexts[q.Get("done")]}
+	for _, m := range v.Members {
+		p.Newest = max(p.Newest, m.MaxLevel)
+	}
+	return p, nil
+}
+
+// noMajority says why a majority of the cluster, or of which groups of several, did not
+// answer, if it did not.
+func noMajority(answers []error) error {
+	var failed []int
+	for i, err := range answers {
+		if err != nil {
+			failed = append(failed, i)
+		}
+	}
+	switch {
+	case failed == nil:
+		return nil
+	case len(answers) == 1:
+		return answers[0]
+	}
+	return fmt.Errorf("groups %v of %d: %w", failed, len(answers), answers[failed[0]])
 }
 
 // busiest are the names that are asked for most through this replica. The first who looks

@@ -11,7 +11,8 @@ import (
 
 type clusterPage struct {
 	api.Cluster
-	Done string `json:"-"` // what was just done here
+	Done   string `json:"-"` // what was just done here
+	Newest int    `json:"-"` // the highest feature level that any member speaks
 }
 
 type lockPage struct {
@@ -34,6 +35,12 @@ func viewMember(s quorumlock.Status, member quorumlock.Member) api.Member {
 	m := api.Member{
 		Replica: member.ID, Address: member.Address, Zone: member.Zone, Voting: member.Voting, NoVote: member.NoVote,
 		Leader: member.ID == s.Leader, Self: member.ID == s.ReplicaID,
+		MaxLevel: member.MaxLevel,
+	}
+	for i, g := range s.Groups {
+		if g.Leader == member.ID {
+			m.Leads = append(m.Leads, i)
+		}
 	}
 	if trouble := s.Unreachable[member.ID]; trouble != nil {
 		m.Trouble = trouble.Error()

@@ -114,6 +114,7 @@ func Open(ctx context.Context, conf Config) (*Cluster, error) {
 			change: conf.Options,
 			net:    c.network,
 			disk:   lab.NewDisk(),
+			clock:  lab.NewClock(),
 		}
 	}
 	if err := c.start(ctx); err != nil {
@@ -163,26 +164,67 @@ func (c *Cluster) machine(replica uint64) *machine {
 }
 
 // Leader waits until a majority of all replicas believe in one leader, and returns which
-// that is. It returns an error matching ctx's error if ctx ends first.
+// that is; of several groups (quorumlock.Options.Groups), that of the first. It returns an
+// error matching ctx's error if ctx ends first.
 func (c *Cluster) Leader(ctx context.Context) (uint64, error) {
+	leaders, err := c.await(ctx, func(s quorumlock.Status) []uint64 { return []uint64{s.Leader} })
+	if err != nil {
+		return 0, err
+	}
+	return leaders[0], nil
+}
+
+// Leaders is Leader of each group, in order.
+func (c *Cluster) Leaders(ctx context.Context) ([]uint64, error) {
+	return c.await(ctx, func(s quorumlock.Status) (all []uint64) {
+		for _, g := range s.Groups {
+			all = append(all, g.Leader)
+		}
+		if all == nil {
+			all = []uint64{s.Leader}
+		}
+		return all
+	})
+}
+
+// await waits until a majority of all replicas believe in each of the leaders that leadersOf
+// takes from what one knows, and each of these runs.
+func (c *Cluster) await(ctx context.Context, leadersOf func(quorumlock.Status) []uint64) ([]uint64, error) {
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
 	for {
-		votes := make(map[uint64]int)
-		for _, id := range c.up() {
-			votes[c.Node(id).Status().Leader]++
-		}
-		for id, n := range votes {
-			if id != 0 && n > len(c.machines)/2 && c.machine(id).up() {
-				return id, nil
-			}
+		if leaders := c.elected(leadersOf); leaders != nil && !slices.Contains(leaders, 0) {
+			return leaders, nil
 		}
 		select {
 		case <-look.C:
 		case <-ctx.Done():
-			return 0, fmt.Errorf("locktest: no leader: %w", ctx.Err())
+			return nil, fmt.Errorf("locktest: no leader: %w", ctx.Err())
 		}
 	}
+}
+
+// elected are those leaders in whom a majority believes, and 0 where there is none.
+func (c *Cluster) elected(leadersOf func(quorumlock.Status) []uint64) (leaders []uint64) {
+	votes := make(map[int]map[uint64]int) // by group and replica
+	for _, id := range c.up() {
+		for i, leader := range leadersOf(c.Node(id).Status()) {
+			if votes[i] == nil {
+				votes[i] = make(map[uint64]int)
+			}
+			votes[i][leader]++
+		}
+	}
+	for i := range len(votes) {
+		elected := uint64(0)
+		for id, n := range votes[i] {
+			if id != 0 && n > len(c.machines)/2 && c.machine(id).up() {
+				elected = id
+			}
+		}
+		leaders = append(leaders, elected)
+	}
+	return leaders
 }
 
 // up are the replicas that run.

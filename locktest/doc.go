@@ -27,7 +27,8 @@
 //     is in memory and keeps through Crash only what was synced. The marker of the
 //     directory, what is known of the peers, and snapshots, which begin after 100,000
 //     entries, are in files of a temporary directory and outlive a Crash, synced or not.
-//   - The clock by which a holder judges its own lease, which MoveClock sets ahead.
+//   - The clock by which a holder judges its own lease, which MoveClock sets ahead and
+//     ClockRate has go faster, slower, or not at all.
 //
 // # What is not
 //

@@ -60,8 +60,9 @@ func (c *Cluster) disturb(set func()) {
 	c.network.Chaos(c.drop, c.duplicate, c.delay)
 }
 
-// Heal ends every fault of the network, Pause and SlowDisk. What was delayed or held back
-// still arrives. It starts no replica, mends no disk that fails, and sets back no clock.
+// Heal ends every fault of the network, Pause, SlowDisk and ClockRate. What was delayed or
+// held back still arrives, and a sync that was slow is done at once. It starts no replica,
+// mends no disk that fails, and sets no clock.
 func (c *Cluster) Heal() {
 	c.mu.Lock()
 	c.drop, c.duplicate, c.delay = 0, 0, 0
@@ -69,6 +70,7 @@ func (c *Cluster) Heal() {
 	c.mu.Unlock()
 	for _, id := range c.Replicas() {
 		c.machine(id).disk.Slow(0)
+		c.machine(id).clock.SetRate(1)
 		c.Resume(id)
 	}
 }
@@ -105,7 +107,7 @@ func (c *Cluster) Restart(replicas ...uint64) error {
 	return each(replicas, func(id uint64) error { return c.machine(id).start() })
 }
 
-// KillLeader crashes the leader and returns which replica that was. It waits until there is
+// KillLeader crashes the leader (see Leader) and returns which replica that was. It waits until there is
 // one, and returns an error matching ctx's error if ctx ends first.
 func (c *Cluster) KillLeader(ctx context.Context) (uint64, error) {
 	id, err := c.Leader(ctx)
@@ -125,7 +127,8 @@ func (c *Cluster) Followers(ctx context.Context) ([]uint64, error) {
 	return slices.DeleteFunc(c.up(), func(id uint64) bool { return id == leader }), nil
 }
 
-// SlowDisk makes each sync of a replica's log take that much longer; 0 ends it. More than a
+// SlowDisk makes each sync of a replica's log take that much longer, those under way
+// included; 0 ends it, and them. More than a
 // third of the election timeout costs a leader its followers, as in production.
 func (c *Cluster) SlowDisk(replica uint64, by time.Duration) { c.machine(replica).disk.Slow(by) }
 
@@ -152,5 +155,21 @@ func (c *Cluster) MoveClock(replica uint64, d time.Duration) {
 	if d < 0 {
 		panic(fmt.Sprintf("locktest: MoveClock by %v", d))
 	}
-	c.machine(replica).ahead.Add(int64(d))
+	c.machine(replica).clock.Move(d)
+}
+
+// ClockRate has the clock by which a replica judges its own leases go at a rate, which is 1
+// for a clock that is right. The clocks by which it judges others, as a leader, and its
+// timers go on as they are.
+//
+// One that is fast gives its locks up early. One that is slower than the leader's by more
+// than one eighth is past what a lease can bear: the replica believes in a lock that others
+// have been granted meanwhile, as it does on a virtual machine whose clocks were stopped.
+// At 0 the clock stands still, and nothing is renewed. So it shows whether your store refuses
+// the smaller token. Rates below 0 panic.
+func (c *Cluster) ClockRate(replica uint64, rate float64) {
+	if !(rate >= 0) {
+		panic(fmt.Sprintf("locktest: ClockRate %v", rate))
+	}
+	c.machine(replica).clock.SetRate(rate)
 }

@@ -2,8 +2,6 @@ package locktest
 
 import (
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/quorumlock/quorumlock"
 	"github.com/quorumlock/quorumlock/internal/lab"
@@ -15,7 +13,7 @@ type machine struct {
 	change  func(*quorumlock.Options)
 	net     *lab.Network
 	disk    *lab.Disk
-	ahead   atomic.Int64 // of the clock, in nanoseconds
+	clock   *lab.Clock
 
 	turning sync.Mutex // one start or stop at a time
 
@@ -50,7 +48,7 @@ func (m *machine) start() error {
 		Dial:    m.net.Dial,
 		Faults:  m.net.Faults,
 		Disk:    m.disk,
-		Skew:    func() time.Duration { return time.Duration(m.ahead.Load()) },
+		Clock:   m.clock.Show,
 		Closing: m.closing,
 	})
 	n, err := quorumlock.Open(o)

@@ -108,18 +108,20 @@ func (t *tool) showMembers(ctx context.Context) error {
 	}
 	var rows []string
 	for _, m := range c.Members {
-		rows = append(rows, row(m.Replica, m.Address, m.Zone, role(m), count(m.Sessions), count(m.Holds), count(m.Waits), m.Trouble))
+		rows = append(rows, row(m.Replica, m.Address, m.Zone, role(c, m), level(m), count(m.Sessions), count(m.Holds), count(m.Waits), m.Trouble))
 	}
-	if err := t.table("REPLICA\tADDRESS\tZONE\tROLE\tSESSIONS\tHOLDS\tWAITS\tTROUBLE", rows...); err != nil {
+	if err := t.table("REPLICA\tADDRESS\tZONE\tROLE\tLEVEL\tSESSIONS\tHOLDS\tWAITS\tTROUBLE", rows...); err != nil {
 		return err
 	}
 	return t.warn("", c.Warnings)
 }
 
 // role is what a page of the cluster says too.
-func role(m api.Member) string {
+func role(c api.Cluster, m api.Member) string {
 	switch {
-	case m.Leader:
+	case len(m.Leads) > 0:
+		return "leader of " + strings.Trim(fmt.Sprint(m.Leads), "[]")
+	case m.Leader && len(c.Groups) == 0:
 		return "leader"
 	case m.Voting:
 		return "follower"
@@ -137,6 +139,14 @@ func (t *tool) warn(who string, warnings []string) error {
 		}
 	}
 	return nil
+}
+
+// level is the highest that a member speaks: in an upgrade it tells who is still old.
+func level(m api.Member) string {
+	if m.MaxLevel == 0 {
+		return "unknown"
+	}
+	return fmt.Sprint(m.MaxLevel)
 }
 
 func count(n *int) string {

@@ -65,7 +65,12 @@ func TestMembersReplaced(t *testing.T) {
 	code, out, errs := tried(t, "status", "-url", first.URL)
 	require.Zero(t, code, errs)
 	require.Contains(t, out, `warning: replica 1: zone "zone-0" has 2 of 3 votes`)
-	require.Contains(t, out, "GROUP")
+	require.Regexp(t, `REPLICA +HEALTH +LEADER +TERM[^\n]*\n\S+ +1 +ok +below +below +below `, out)
+	require.Regexp(t, `GROUP +MAJORITY +LEADER[^\n]*\n\S+ +0 +answers +[123] [^\n]*\n\S+ +1 +answers +[123] `, out)
+	require.Eventually(t, func() bool { return nodes[0].TransferLeadership(soon(t), 2) == nil }, patience, time.Millisecond)
+	code, out, errs = tried(t, "members", "-url", first.URL)
+	require.Zero(t, code, errs)
+	require.Regexp(t, `\n1 [^\n]* follower +\d+ [^\n]*\n2 [^\n]* leader of 0 1 +\d+ `, out)
 
 	at := options[2].Address
 	replace := func(args ...string) (int, string, string) {
@@ -94,6 +99,7 @@ func TestMembersReplaced(t *testing.T) {
 	all := members()
 	require.Equal(t, []uint64{1, 2, 4}, ids(all))
 	require.True(t, all[2].Voting)
+	require.Equal(t, joins.Status().MaxLevel, all[2].MaxLevel)
 	require.Equal(t, "zone-2", all[2].Zone)
 	require.NoError(t, held.Err())
 	_, err = joins.Acquire(soon(t), "by the new one")

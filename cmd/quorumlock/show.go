@@ -78,7 +78,7 @@ func (t *tool) status() func(context.Context, []string) error {
 				well = false
 			} else {
 				c := s.Cluster
-				rows = append(rows, row(s.URL, c.Replica, strings.TrimSpace(c.Health+" "+c.Detail), c.Leader, c.Term, c.Applied, c.Locks, c.Token))
+				rows = append(rows, row(s.URL, c.Replica, strings.TrimSpace(c.Health+" "+c.Detail), of(c, c.Leader), of(c, c.Term), of(c, c.Applied), c.Locks, c.Token))
 				well = well && c.Health == "ok"
 			}
 			all = append(all, s)
@@ -97,6 +97,14 @@ func (t *tool) status() func(context.Context, []string) error {
 	}
 }
 
+// of shows what each of several groups has for itself.
+func of(c *api.Cluster, n uint64) string {
+	if len(c.Groups) > 0 {
+		return "below"
+	}
+	return fmt.Sprint(n)
+}
+
 // details shows the groups as each replica sees them, if there are several, and what each
 // warns of.
 func (t *tool) details(all []seen) error {
@@ -106,7 +114,7 @@ func (t *tool) details(all []seen) error {
 			continue
 		}
 		for i, g := range s.Groups {
-			rows = append(rows, row(s.URL, i, g.Leader, g.Term, g.Applied, g.Locks))
+			rows = append(rows, row(s.URL, i, majority(g), g.Leader, g.Term, g.Applied, g.Locks))
 		}
 		if err := t.warn(fmt.Sprintf("replica %d: ", s.Replica), s.Warnings); err != nil {
 			return err
@@ -115,7 +123,15 @@ func (t *tool) details(all []seen) error {
 	if len(rows) == 0 {
 		return nil
 	}
-	return t.table("\nURL\tGROUP\tLEADER\tTERM\tAPPLIED\tLOCKS", rows...)
+	return t.table("\nURL\tGROUP\tMAJORITY\tLEADER\tTERM\tAPPLIED\tLOCKS", rows...)
+}
+
+// majority is what a page of the cluster says too.
+func majority(g api.Group) string {
+	if g.Majority {
+		return "answers"
+	}
+	return "does not answer"
 }
 
 // firstError returns err, or what next returns.

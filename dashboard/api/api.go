@@ -31,20 +31,23 @@ type Cluster struct {
 
 // A Group is one Raft group of several, as one replica sees it.
 type Group struct {
-	Leader  uint64 `json:"leader"`
-	Term    uint64 `json:"term"`
-	Applied uint64 `json:"applied"`
-	Locks   int    `json:"locks"`
+	Leader   uint64 `json:"leader"`
+	Term     uint64 `json:"term"`
+	Applied  uint64 `json:"applied"`
+	Locks    int    `json:"locks"`
+	Majority bool   `json:"majority"` // one answered
 }
 
 // A Member is a replica of the cluster.
 type Member struct {
 	Replica  uint64 `json:"replica"`
 	Address  string `json:"address"`
-	Zone     string `json:"zone,omitempty"`   // absent while no majority answers, too
-	Voting   bool   `json:"voting"`           // it counts for a majority
-	NoVote   bool   `json:"noVote,omitempty"` // it takes no vote that comes free
-	Leader   bool   `json:"leader"`
+	Zone     string `json:"zone,omitempty"`     // absent while no majority answers, too
+	Voting   bool   `json:"voting"`             // it counts for a majority
+	NoVote   bool   `json:"noVote,omitempty"`   // it takes no vote that comes free
+	Leader   bool   `json:"leader"`             // of several groups, of the first
+	Leads    []int  `json:"leads,omitempty"`    // of several groups, those that it leads, from 0
+	MaxLevel int    `json:"maxLevel,omitempty"` // the highest feature level that it speaks; absent if unknown
 	Self     bool   `json:"self"`
 	Trouble  string `json:"trouble,omitempty"`  // why a connection to it failed within the last minute
 	Sessions *int   `json:"sessions,omitempty"` // absent while no majority answers

@@ -67,13 +67,13 @@ var build = sync.OnceValues(func() (binary string, err error) {
 })
 
 // serve runs the example, which is what a newcomer opens, and returns its address.
-func serve(t *testing.T) string {
+func serve(t *testing.T, args ...string) string {
 	if *running != "" {
 		return *running
 	}
 	binary, err := build()
 	require.NoError(t, err)
-	example := exec.Command(binary, "-http", "127.0.0.1:0", "-for", "3m")
+	example := exec.Command(binary, append(args, "-http", "127.0.0.1:0", "-for", "3m")...)
 	example.Stderr = os.Stderr
 	lines, err := example.StdoutPipe()
 	require.NoError(t, err)
@@ -97,9 +97,9 @@ type browser struct {
 	wrongs []string
 }
 
-func openBrowser(t *testing.T) *browser {
+func openBrowser(t *testing.T, args ...string) *browser {
 	path := browserPath(t)
-	url := serve(t)
+	url := serve(t, args...)
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.Flag("disable-dev-shm-usage", true),
 		chromedp.WSURLReadTimeout(patience))
 	if os.Geteuid() == 0 {
@@ -204,6 +204,37 @@ func TestEveryPageInEveryLook(t *testing.T) {
 	require.Empty(t, b.complaints())
 }
 
+// With several groups the page shows each, and leadership of one can be handed over, without
+// scripts too.
+func TestGroups(t *testing.T) {
+	if *running != "" {
+		t.Skip("that example may have one group")
+	}
+	b := openBrowser(t, "-groups", "3")
+	for _, scheme := range []string{"light", "dark"} {
+		for _, width := range []int64{1200, 360} {
+			b.look("cluster", scheme, width, 900)
+			require.NotZero(t, eval[int](b, `[...document.querySelectorAll("details")].filter(d => d.open = true).length`))
+			b.fits("cluster")
+			b.reads("cluster")
+		}
+	}
+	_, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { // a busy replica may decline
+		b.look("cluster", "light", 1200, 900)
+		form := "details:last-of-type"
+		b.run(
+			chromedp.Click(form+" summary"), chromedp.SetValue(form+" [name=group]", "2"),
+			chromedp.SendKeys(form+" [name=by]", "ann"), chromedp.SendKeys(form+" [name=reason]", "spread"),
+			chromedp.Submit(form+" form"), chromedp.WaitVisible("h1"),
+		)
+		text, err := chromedp.Run(b.ctx, chromedp.TextContent("main"))
+		require.NoError(t, err)
+		return strings.Contains(text, "The chosen replica leads")
+	}, patience, time.Second)
+}
+
 func (b *browser) reads(page string) {
 	b.t.Helper()
 	worst := eval[struct {
@@ -213,7 +244,7 @@ func (b *browser) reads(page string) {
 	require.GreaterOrEqual(b.t, worst.Ratio, 4.5, "%s: %s", page, worst.Where)
 	require.Equal(b.t, 1, eval[int](b, `document.querySelectorAll("h1").length`), page)
 	require.Equal(b.t, 1, eval[int](b, `document.querySelectorAll("main").length`), page)
-	unlabelled := eval[[]string](b, `[...document.querySelectorAll("input:not([type=hidden])")].filter(e => !e.labels.length).map(e => e.outerHTML)`)
+	unlabelled := eval[[]string](b, `[...document.querySelectorAll("input:not([type=hidden]), select")].filter(e => !e.labels.length).map(e => e.outerHTML)`)
 	require.Empty(b.t, unlabelled, page)
 	uncaptioned := eval[int](b, `[...document.querySelectorAll("table")].filter(e => !e.caption || e.querySelector("th:not([scope])")).length`)
 	require.Zero(b.t, uncaptioned, page)

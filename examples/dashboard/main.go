@@ -3,6 +3,7 @@
 // a hold that is lost.
 //
 //	go run ./examples/dashboard      then open http://127.0.0.1:7680/quorumlock/
+//	go run ./examples/dashboard -groups 3
 //
 // Everything happens on loopback and in a temporary directory, and ends with Ctrl-C.
 package main
@@ -27,6 +28,7 @@ import (
 func main() {
 	address := flag.String("http", "127.0.0.1:7680", "where the page is to be seen")
 	duration := flag.Duration("for", 0, "end after this time (default: with Ctrl-C)")
+	groups := flag.Int("groups", 1, "of Raft, over which the names are spread")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -35,20 +37,20 @@ func main() {
 		ctx, cancel = context.WithTimeout(ctx, *duration)
 		defer cancel()
 	}
-	if err := run(ctx, *address, func(url string) { fmt.Println("open", url) }); err != nil {
+	if err := run(ctx, *address, *groups, func(url string) { fmt.Println("open", url) }); err != nil {
 		log.Fatal(err)
 	}
 }
 
 // run serves the page until ctx ends. It tells the page's address once there is
 // something to see.
-func run(ctx context.Context, address string, ready func(url string)) error {
+func run(ctx context.Context, address string, groups int, ready func(url string)) error {
 	dir, err := os.MkdirTemp("", "dashboard-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	nodes, err := openThree(ctx, dir)
+	nodes, err := openThree(ctx, dir, groups)
 	defer closeAll(nodes)
 	if err != nil {
 		return err
@@ -91,7 +93,7 @@ func run(ctx context.Context, address string, ready func(url string)) error {
 
 // openThree opens three replicas in this process. An application has one in each of
 // its processes.
-func openThree(ctx context.Context, dir string) (nodes []*quorumlock.Node, err error) {
+func openThree(ctx context.Context, dir string, groups int) (nodes []*quorumlock.Node, err error) {
 	members, err := crew.FreeAddresses(3)
 	if err != nil {
 		return nil, err
@@ -100,6 +102,7 @@ func openThree(ctx context.Context, dir string) (nodes []*quorumlock.Node, err e
 		n, err := quorumlock.Open(quorumlock.Options{
 			ReplicaID: id, Address: members[id], Members: members,
 			Dir: fmt.Sprintf("%s/%d", dir, id), Owner: fmt.Sprintf("payments-%d", id),
+			Groups: groups,
 		})
 		if err != nil {
 			return nodes, err

@@ -14,7 +14,7 @@ func TestRun(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	seen := false
-	err := run(ctx, "127.0.0.1:0", func(url string) {
+	err := run(ctx, "127.0.0.1:0", 1, func(url string) {
 		defer cancel()
 		r, err := http.Get(url + "lock?name=invoice/4712")
 		if err != nil {

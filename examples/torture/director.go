@@ -47,6 +47,7 @@ type director struct {
 	lives   int
 	faults  []fault
 	results map[string]*result
+	turn    int                // which group's leader is hit next
 	rates   map[uint64]float64 // of the workers' clocks; none: nobody has touched them
 
 	mu    sync.Mutex // guards what follows
@@ -56,11 +57,11 @@ type director struct {
 	news  chan struct{}     // has a value when there may be something new
 }
 
-// A sight is when a worker last asked for a lock that it was granted, and who it
-// thought led.
+// A sight is when a worker last asked for its own locks and was granted them, and who it
+// thought led each group.
 type sight struct {
-	at     int64
-	leader uint64
+	at      int64
+	leaders []uint64
 }
 
 func (d *director) now() int64 { return machineTime() - d.begin }
@@ -151,7 +152,7 @@ func (d *director) start(id uint64) error {
 	}
 	d.lives++
 	cfg := workerConfig{ID: id, Life: life, Members: d.members, Dir: filepath.Join(d.homes[id-1], "data"),
-		Store: filepath.Join(d.dir, "store"), Seed: d.seed, Begin: d.begin, Verbose: d.verbose, Rate: d.rates[id]}
+		Store: filepath.Join(d.dir, "store"), Seed: d.seed, Begin: d.begin, Verbose: d.verbose, Rate: d.rates[id], Groups: d.groups}
 	start := func() error {
 		if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 			return err
@@ -177,13 +178,13 @@ func (d *director) hear(id uint64, life int, r report) {
 		d.history.add(id, life, r.Event)
 		return
 	case reportProbe:
-		d.history.probe(id, r.Token)
+		d.history.probe(id, r.Tokens)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch r.What {
 	case reportProbe:
-		d.seen[id] = sight{r.At, r.Leader}
+		d.seen[id] = sight{r.At, r.Leaders}
 	case reportIdle:
 		d.idle[id] = true
 	case reportBroken:
@@ -211,8 +212,8 @@ func (d *director) granted(then int64) (n int) {
 	return n
 }
 
-// leader is who leads, as the worker that was last granted a lock knows; 0 if nobody
-// knows.
+// leader is who leads, of one group after the other, as the worker that was last granted
+// its locks knows; 0 if nobody knows.
 func (d *director) leader() uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -222,7 +223,11 @@ func (d *director) leader() uint64 {
 			last = s
 		}
 	}
-	return last.leader
+	if len(last.leaders) == 0 {
+		return 0
+	}
+	d.turn++
+	return last.leaders[d.turn%len(last.leaders)]
 }
 
 // until waits for something, and reports whether it came before the limit. Meanwhile it

@@ -49,7 +49,7 @@ func TestTorture(t *testing.T) {
 	}
 	for what, args := range map[string][]string{
 		"all":      {"-for", "6s"},
-		"loopback": {"-for", "2s", "-loopback", "-faults", "kill,stop"},
+		"loopback": {"-for", "2s", "-loopback", "-groups", "3", "-faults", "kill,stop"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -114,7 +114,7 @@ func TestOutputGone(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	for _, args := range [][]string{{"-x"}, {"now"}, {"-for", "0s"}, {"-faults", "rain"}, {"-loopback", "-faults", "loss"}} {
+	for _, args := range [][]string{{"-x"}, {"now"}, {"-for", "0s"}, {"-faults", "rain"}, {"-groups", "0"}, {"-groups", "10"}, {"-loopback", "-faults", "loss"}} {
 		var stdout, stderr bytes.Buffer
 		if status := run(args, &stdout, &stderr); status != exitUsage || stdout.Len() > 0 || stderr.Len() == 0 {
 			t.Errorf("%v: status %d, output %q, error %q", args, status, stdout.String(), stderr.String())

@@ -85,13 +85,13 @@ type history struct {
 	attempts map[owner]*attempt
 	names    map[string][]*attempt
 	asked    map[string]int64 // when a name was last asked for
-	probes   map[uint64]fencing.Token
+	probes   map[uint64][]fencing.Token
 	tally    tally
 }
 
 func newHistory() *history {
 	return &history{attempts: make(map[owner]*attempt), names: make(map[string][]*attempt),
-		asked: make(map[string]int64), probes: make(map[uint64]fencing.Token)}
+		asked: make(map[string]int64), probes: make(map[uint64][]fencing.Token)}
 }
 
 // add takes an event of a worker's client.
@@ -132,15 +132,17 @@ func (h *history) add(worker uint64, life int, e *event) {
 	}
 }
 
-// probe takes the token of a worker's own lock, which nobody else asks for: each is
-// larger than the one before, through all restarts.
-func (h *history) probe(worker uint64, token fencing.Token) {
+// probe takes the tokens of a worker's own locks, which nobody else asks for: each is
+// larger than the one before of the same lock, through all restarts.
+func (h *history) probe(worker uint64, tokens []fencing.Token) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if token <= h.probes[worker] {
-		h.tally.Wrong = append(h.tally.Wrong, fmt.Sprintf("probe/%d: token %s after %s", worker, token, h.probes[worker]))
+	for i, before := range h.probes[worker] {
+		if tokens[i] <= before {
+			h.tally.Wrong = append(h.tally.Wrong, fmt.Sprintf("%s: token %s after %s", probeName(worker, i), tokens[i], before))
+		}
 	}
-	h.probes[worker] = token
+	h.probes[worker] = tokens
 }
 
 // wrong notes a violation.

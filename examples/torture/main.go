@@ -5,6 +5,7 @@
 //	go run ./examples/torture -for 30m      longer
 //	go run ./examples/torture -faults stop  one kind of harm only
 //	go run ./examples/torture -seed 7       the same faults in the same order
+//	go run ./examples/torture -groups 3     the names are spread over three Raft groups
 //
 // Each worker is a process of its own, with a replica and clients inside. As root on
 // Linux each also has a network namespace and a small disk of its own, so that packets
@@ -50,6 +51,7 @@ const (
 type options struct {
 	length   time.Duration
 	seed     uint64
+	groups   int
 	isolated bool // network namespaces and disks
 	verbose  bool
 }
@@ -70,6 +72,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	var o options
 	flags.DurationVar(&o.length, "for", 30*time.Second, "how long to hurt them")
 	flags.Uint64Var(&o.seed, "seed", 0, "of the faults; 0 for a new one")
+	flags.IntVar(&o.groups, "groups", 1, fmt.Sprintf("of Raft, over which the names are spread: 1 to %d", maxGroups))
 	list := flags.String("faults", "", "which faults, with commas between: "+strings.Join(faultNames(), ", ")+"; default: all that can be done here")
 	loopback := flags.Bool("loopback", false, "make no network namespaces and disks, even as root on Linux")
 	flags.BoolVar(&o.verbose, "v", false, "show the log lines of the library")
@@ -78,6 +81,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	if o.length <= 0 {
 		fmt.Fprintf(stderr, "torture: -for %v: must be longer than nothing\n", o.length)
+		return exitUsage
+	}
+	if o.groups < 1 || o.groups > maxGroups {
+		fmt.Fprintf(stderr, "torture: -groups %d: must be 1 to %d\n", o.groups, maxGroups)
 		return exitUsage
 	}
 	o.isolated = !*loopback && runtime.GOOS == "linux" && os.Geteuid() == 0
@@ -122,6 +129,9 @@ func torture(ctx context.Context, o options, faults []fault, dir string, stdout,
 	where := "on the loopback"
 	if o.isolated {
 		where = "each with a network and a disk of its own"
+	}
+	if o.groups > 1 {
+		where += fmt.Sprintf(", %d groups", o.groups)
 	}
 	fmt.Fprintf(stdout, "torture: seed %d, %d processes, %s, for %v\n", o.seed, workers, where, o.length)
 	d := &director{options: o, dir: dir, out: stdout, rng: rand.New(rand.NewPCG(o.seed, 0)), begin: machineTime(),

@@ -118,13 +118,14 @@ func TestJudgedInTime(t *testing.T) {
 
 func TestProbesTokensGrow(t *testing.T) {
 	h := newHistory()
-	h.probe(1, 5)
-	h.probe(2, 5)
-	h.probe(1, 6)
+	one, other := []fencing.Token{5, 3}, []fencing.Token{6, 4}
+	h.probe(1, one)
+	h.probe(2, one)
+	h.probe(1, other)
 	if r := h.result(); len(r.Wrong) > 0 {
 		t.Errorf("%q", r.Wrong)
 	}
-	h.probe(1, 6)
+	h.probe(1, []fencing.Token{7, 4})
 	if r := h.result(); len(r.Wrong) != 1 {
 		t.Errorf("%q", r.Wrong)
 	}

@@ -21,6 +21,7 @@ type workerConfig struct {
 	Begin   int64
 	Verbose bool
 	Rate    float64 // of its clocks; 0 to leave them alone
+	Groups  int
 }
 
 type order struct {
@@ -39,7 +40,7 @@ type reportKind string
 
 const (
 	reportEvent  reportKind = "event"  // of the history
-	reportProbe  reportKind = "probe"  // a lock of its own was granted
+	reportProbe  reportKind = "probe"  // its own locks were granted
 	reportIdle   reportKind = "idle"   // all calls have ended
 	reportBroken reportKind = "broken" // the worker gives up
 )
@@ -70,10 +71,10 @@ type event struct {
 }
 
 type report struct {
-	What   reportKind
-	Event  *event        `json:",omitempty"`
-	At     int64         `json:",omitempty"` // probe: when it was asked for
-	Token  fencing.Token `json:",omitempty"` // probe
-	Leader uint64        `json:",omitempty"` // probe: who leads, as far as the worker knows
-	Text   string        `json:",omitempty"` // broken
+	What    reportKind
+	Event   *event          `json:",omitempty"`
+	At      int64           `json:",omitempty"` // probe: when they were asked for
+	Tokens  []fencing.Token `json:",omitempty"` // probe: of each
+	Leaders []uint64        `json:",omitempty"` // probe: who leads each group, as far as the worker knows
+	Text    string          `json:",omitempty"` // broken
 }

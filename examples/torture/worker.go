@@ -23,9 +23,15 @@ const (
 	// lockClients and setClients are how many of each a worker has.
 	lockClients = 2
 	setClients  = 2
-	// probeTimeout bounds a try of the probe, and so what recovery times are exact to.
+	// probeTimeout bounds a try of the probe for each group, and so what recovery times are
+	// exact to.
 	probeTimeout = 300 * time.Millisecond
 	probeEvery   = 50 * time.Millisecond
+	// probesPerGroup is how many names the probe takes for each of several groups: so many
+	// that each group has some.
+	probesPerGroup = 7
+	// maxGroups is what probesPerGroup allows for: an acquisition has 64 names at most.
+	maxGroups = 9
 )
 
 // A worker is one process: a replica and its clients.
@@ -108,7 +114,7 @@ func (w *worker) run(ctx context.Context) error {
 	var err error
 	w.node, err = quorumlock.Open(quorumlock.Options{
 		ReplicaID: w.cfg.ID, Address: w.cfg.Members[w.cfg.ID], Members: w.cfg.Members, Dir: w.cfg.Dir,
-		Cluster: "torture", Owner: fmt.Sprintf("%d.%d", w.cfg.ID, w.cfg.Life),
+		Cluster: "torture", Groups: w.cfg.Groups, Owner: fmt.Sprintf("%d.%d", w.cfg.ID, w.cfg.Life),
 		SessionTTL: sessionTTL, ElectionTimeout: electionTimeout, Logger: log,
 		OnFatal: func(err error) { log.Error("fatal", "err", err) },
 	})
@@ -131,21 +137,50 @@ func (w *worker) run(ctx context.Context) error {
 	return nil // the node lives on: the others may still need it
 }
 
-// probe takes a lock that nobody else wants, again and again, to show when this worker
-// can be granted a lock.
+// probe takes locks that nobody else wants, again and again, to show when this worker
+// can be granted a lock of every group.
 func (w *worker) probe(ctx context.Context) {
-	name := fmt.Sprintf("probe/%d", w.cfg.ID)
+	names := probeNames(w.cfg.ID, w.cfg.Groups)
 	for ctx.Err() == nil {
 		at := w.now()
-		try, cancel := context.WithTimeout(ctx, probeTimeout)
-		hold, err := w.node.Acquire(try, name)
+		try, cancel := context.WithTimeout(ctx, time.Duration(w.cfg.Groups)*probeTimeout)
+		hold, err := w.node.AcquireAll(try, names...)
 		cancel()
 		if err == nil {
-			w.tell(report{What: reportProbe, At: at, Token: hold.Token(), Leader: w.node.Status().Leader})
+			r := report{What: reportProbe, At: at, Leaders: w.leaders()}
+			for _, name := range names {
+				r.Tokens = append(r.Tokens, hold.TokenFor(name))
+			}
+			w.tell(r)
 			_ = hold.Release(ctx) // if not now, then in the background
 		}
 		pause(ctx, probeEvery)
 	}
+}
+
+// leaders are those of the groups, as far as this worker knows.
+func (w *worker) leaders() (ids []uint64) {
+	s := w.node.Status()
+	for _, g := range s.Groups {
+		ids = append(ids, g.Leader)
+	}
+	if ids == nil {
+		ids = []uint64{s.Leader}
+	}
+	return ids
+}
+
+func probeName(worker uint64, i int) string { return fmt.Sprintf("probe/%d/%d", worker, i) }
+
+func probeNames(worker uint64, groups int) (names []string) {
+	n := 1
+	if groups > 1 {
+		n = groups * probesPerGroup
+	}
+	for i := range n {
+		names = append(names, probeName(worker, i))
+	}
+	return names
 }
 
 // pause lets a time pass, or what is left until ctx ends.

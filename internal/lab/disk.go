@@ -28,13 +28,14 @@ type Disk struct {
 	off     chan struct{}
 	isOff   bool
 	slow    time.Duration
+	turned  chan struct{} // closed when slow changes
 }
 
 var _ vfs.FS = (*Disk)(nil)
 
 // NewDisk returns an empty one.
 func NewDisk() *Disk {
-	d := &Disk{MemFS: vfs.NewStrictMem(), off: make(chan struct{})}
+	d := &Disk{MemFS: vfs.NewStrictMem(), off: make(chan struct{}), turned: make(chan struct{})}
 	d.changed = sync.NewCond(&d.mu)
 	return d
 }
@@ -45,8 +46,15 @@ func (d *Disk) Stop() { d.set(func() { d.stopped = true }) }
 // Go ends Stop.
 func (d *Disk) Go() { d.set(func() { d.stopped = false }) }
 
-// Slow makes each sync take that much longer.
-func (d *Disk) Slow(by time.Duration) { d.set(func() { d.slow = by }) }
+// Slow makes each sync take that much longer, also those under way, counted from when
+// they began.
+func (d *Disk) Slow(by time.Duration) {
+	d.set(func() {
+		d.slow = by
+		close(d.turned)
+		d.turned = make(chan struct{})
+	})
+}
 
 // Break lets no operation succeed from now on. The first that fails calls told.
 func (d *Disk) Break(told func()) { d.set(func() { d.broken = told }) }
@@ -105,17 +113,22 @@ func (d *Disk) pass() {
 
 // delay is how long a sync takes.
 func (d *Disk) delay() {
-	d.mu.Lock()
-	slow, off := d.slow, d.off
-	d.mu.Unlock()
-	if slow <= 0 {
-		return
-	}
-	t := time.NewTimer(slow)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-off:
+	began := time.Now()
+	for {
+		d.mu.Lock()
+		left, turned, off := d.slow-time.Since(began), d.turned, d.off
+		d.mu.Unlock()
+		if left <= 0 {
+			return
+		}
+		t := time.NewTimer(left)
+		select {
+		case <-t.C:
+		case <-turned:
+		case <-off:
+			return
+		}
+		t.Stop()
 	}
 }
 

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lni/vfs"
@@ -40,6 +41,30 @@ func newLog(t *testing.T) (*Disk, vfs.File) {
 	require.NoError(t, err)
 	require.NoError(t, dir.Sync())
 	return d, f
+}
+
+// A disk that is slow no more is so also for what it has begun.
+func TestSlowDiskIsHealedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, f := newLog(t)
+		d.Slow(time.Hour)
+		start, synced := time.Now(), make(chan error, 1)
+		go func() { synced <- f.Sync() }()
+		<-time.After(time.Minute)
+		d.Slow(3 * time.Minute) // less, but not over
+		<-time.After(time.Minute)
+		require.Empty(t, synced)
+		d.Slow(0)
+		require.NoError(t, <-synced)
+		require.Equal(t, 2*time.Minute, time.Since(start))
+
+		d.Slow(time.Minute)
+		go func() { synced <- f.Sync() }()
+		synctest.Wait()
+		d.PowerOff()
+		require.NoError(t, <-synced)
+		require.Equal(t, 2*time.Minute, time.Since(start))
+	})
 }
 
 func TestPowerOffLosesWhatWasNotSynced(t *testing.T) {

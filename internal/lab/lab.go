@@ -19,8 +19,10 @@ type Hardware struct {
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
 	Faults *peer.Faults // what becomes of messages; nil for nothing
 
-	Disk vfs.FS               // where the log is kept
-	Skew func() time.Duration // by which the replica's clock is ahead of the machine's
+	Disk vfs.FS // where the log is kept
+	// Clock returns what the clock by which the replica judges its own leases shows when
+	// the machine's shows something.
+	Clock func(machine time.Duration) time.Duration
 
 	// Closing is called when nothing leaves the replica any more, neither to a peer nor
 	// to a caller, and before its engine is closed: what is not on the disk now was

@@ -99,7 +99,7 @@ func (t *Transport) unmet(replicas []uint64) []uint64 {
 	defer t.mu.Unlock()
 	var missing []uint64
 	for _, id := range replicas {
-		if id != t.cfg.Self.Replica && !t.met[id] {
+		if _, met := t.met[id]; id != t.cfg.Self.Replica && !met {
 			missing = append(missing, id)
 		}
 	}

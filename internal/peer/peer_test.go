@@ -647,6 +647,7 @@ func TestLevels(t *testing.T) {
 		require.NoError(t, c.Send(kindTest, nil))
 		receive(t, b.got)
 		require.Empty(t, a.Levels(), "it greeted, and was not greeted")
+		require.EqualValues(t, 3, a.Speaks(2), "but it has heard")
 		return c
 	}
 	one := greet(1, 7)
@@ -655,6 +656,8 @@ func TestLevels(t *testing.T) {
 	require.Equal(t, map[uint64]byte{1: 7, 4: 0}, b.Levels())
 	one.Close()
 	require.Eventually(t, func() bool { return len(b.Levels()) == 1 }, enough, time.Millisecond)
+	require.EqualValues(t, 7, b.Speaks(1), "as it said last")
+	require.Zero(t, b.Speaks(5))
 }
 
 // A greeting from before there were levels has nothing behind the roster.

@@ -73,10 +73,16 @@ type Transport struct {
 	strangers []net.Conn
 	inbound   map[uint64][]net.Conn
 	outbound  map[*Conn]struct{}
-	met       map[uint64]bool
+	met       map[uint64]met           // who was greeted, or has greeted
 	heard     map[uint64]*atomic.Int64 // when a replica was last heard, here or by another
 	start     time.Time                // an hour before New, since others heard them before that
 	levels    map[uint64]byte          // in the last greeting of each replica with an inbound connection
+}
+
+// met is what a replica said in its latest life.
+type met struct {
+	epoch uint64
+	level byte
 }
 
 // New starts to answer at the listener, which it owns from now on.
@@ -88,7 +94,7 @@ func New(cfg Config) *Transport {
 		seats:    make(chan struct{}, 2*maxStrangers),
 		inbound:  make(map[uint64][]net.Conn),
 		outbound: make(map[*Conn]struct{}),
-		met:      make(map[uint64]bool),
+		met:      make(map[uint64]met),
 		heard:    make(map[uint64]*atomic.Int64),
 		start:    time.Now().Add(-time.Hour),
 		levels:   make(map[uint64]byte),
@@ -308,7 +314,9 @@ func (t *Transport) examine(conn net.Conn, payload []byte, dialled uint64) (hell
 	for _, id := range removed { // who tells them has done so, and this one will when they dial
 		t.cutLocked(id)
 	}
-	t.met[h.Replica] = true
+	if h.Epoch >= t.met[h.Replica].epoch { // two lives of it may greet at a time
+		t.met[h.Replica] = met{h.Epoch, h.Level}
+	}
 	t.hearLocked(h.Replica, 0)
 	for _, n := range h.news {
 		if n.heard >= 0 && n.replica != self.Replica {
@@ -468,6 +476,14 @@ func (t *Transport) Levels() map[uint64]byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return maps.Clone(t.levels)
+}
+
+// Speaks returns which feature level replica said that it speaks when it was last met, be
+// it connected or not; 0 if it never was, or does not say.
+func (t *Transport) Speaks(replica uint64) byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.met[replica].level
 }
 
 func remove(conns []net.Conn, conn net.Conn) []net.Conn {
