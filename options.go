@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
@@ -209,6 +210,9 @@ func (o Options) complete() (Options, error) {
 func (o *Options) fillDefaults() {
 	if o.Listen == "" {
 		o.Listen = o.Address
+	}
+	if abs, err := filepath.Abs(o.Dir); err == nil && o.Dir != "" {
+		o.Dir = abs // the working directory may change before it is used again
 	}
 	if o.Cluster == "" {
 		o.Cluster = "quorumlock"
