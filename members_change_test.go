@@ -128,6 +128,7 @@ func TestMembersReplace(t *testing.T) {
 	c.closeNodes(dead)
 	c.awaitDead(asked, dead)
 	require.ErrorIs(t, c.node(asked).ReplaceReplica(ctx, dead, asked, addr), ErrMember, "it is elsewhere, as it says")
+	require.ErrorIs(t, c.node(asked).ReplaceReplica(ctx, dead, asked, c.options[asked].Address), ErrMember, "it votes")
 	require.Len(t, c.node(asked).Status().Members, 5, "nothing was changed")
 	short, stop := context.WithCancel(ctx)
 	defer stop()

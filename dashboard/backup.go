@@ -21,8 +21,13 @@ func (h *handler) backup(p *reply) {
 	defer done()
 	p.w.Header().Set("Content-Type", api.BackupType)
 	p.w.Header().Set("Content-Disposition", `attachment; filename="quorumlock.backup"`)
-	w := &slowly{w: p.w, control: http.NewResponseController(p.w)}
-	err = h.node.Backup(p.r.Context(), w)
+	// A majority has to answer in time; how long the rest takes is up to the client.
+	ctx, cancel = context.WithCancel(p.r.Context())
+	defer cancel()
+	begin := time.AfterFunc(h.patience, cancel)
+	defer begin.Stop()
+	w := &slowly{w: p.w, control: http.NewResponseController(p.w), begin: begin}
+	err = h.node.Backup(ctx, w)
 	switch {
 	case err != nil && !w.begun:
 		p.w.Header().Del("Content-Disposition")
@@ -36,10 +41,12 @@ func (h *handler) backup(p *reply) {
 type slowly struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
+	begin   *time.Timer // ends what has not begun by then
 	begun   bool
 }
 
 func (s *slowly) Write(b []byte) (int, error) {
+	s.begin.Stop()
 	s.begun = true
 	_ = s.control.SetWriteDeadline(time.Now().Add(writeTimeout)) // not every ResponseWriter has one
 	return s.w.Write(b)

@@ -342,7 +342,8 @@ func TestUnreachableMember(t *testing.T) {
 // others give an error that says why.
 func TestNoMajority(t *testing.T) {
 	c := locktest.New(t, locktest.Config{Replicas: 3})
-	h := New(c.Node(1), Options{Authorize: allowAll})
+	h := newHandler(c.Node(1), Options{Authorize: allowAll})
+	h.patience = time.Second
 	c.Isolate(1)
 	v := decoded[api.Cluster](t, get(h, "/cluster.json"))
 	require.Equal(t, "no majority", v.Health)
@@ -358,6 +359,10 @@ func TestNoMajority(t *testing.T) {
 	h.ServeHTTP(w, r)
 	require.Equal(t, http.StatusServiceUnavailable, w.Code)
 	require.Contains(t, w.Body.String(), "A majority of the replicas did not answer in time")
+	w = ask(h, http.MethodPost, "/backup", `{"by":"anna","reason":"nightly"}`, "Content-Type", "application/json")
+	require.Equal(t, http.StatusServiceUnavailable, w.Code, "it ends by itself")
+	require.Contains(t, w.Body.String(), "A majority of the replicas did not answer in time")
+	require.Empty(t, w.Header().Get("Content-Disposition"))
 	c.Heal()
 	require.NoError(t, c.Node(1).Ready(ctxOf(t)))
 	require.Eventually(t, func() bool { return decoded[api.Cluster](t, get(h, "/cluster.json")).Health == "ok" }, patience, time.Millisecond)

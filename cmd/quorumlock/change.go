@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quorumlock/quorumlock"
 	"github.com/quorumlock/quorumlock/dashboard/api"
 )
 
@@ -80,11 +81,23 @@ func (t *tool) pursue(ctx context.Context, action string, fields map[string]stri
 		case is.Waiting == "":
 			_, err := fmt.Fprintln(t.out, "done:", is.Done)
 			return err
-		case is.Waiting != told:
-			told = is.Waiting
-			fmt.Fprintln(t.err, api.Printable(strings.TrimPrefix(told, "quorumlock: ")))
+		case waitingFor(is.Waiting) != told:
+			told = waitingFor(is.Waiting)
+			fmt.Fprintln(t.err, api.Printable(told))
 		}
 	}
+}
+
+// waitingFor leaves out of an answer what all of them say: that the change is not complete,
+// and how the page's own patience ended, which differs from one to the next.
+func waitingFor(answer string) string {
+	_, what, found := strings.Cut(answer, quorumlock.ErrUnfinished.Error()+": ")
+	if !found {
+		return answer
+	}
+	what, _, _ = strings.Cut(what, ": "+context.DeadlineExceeded.Error())
+	what, _, _ = strings.Cut(what, ": "+quorumlock.ErrNoQuorum.Error())
+	return what
 }
 
 // act has one page do something, and reads what it says.

@@ -174,8 +174,8 @@ func TestMembersUnfinished(t *testing.T) {
 		status int
 		body   string
 	}{
-		{202, `{"waiting":"quorumlock: change of members is not complete: waiting for replica 4 to be started"}`},
-		{202, `{"waiting":"quorumlock: change of members is not complete: waiting for replica 4 to be started"}`},
+		{202, `{"waiting":"quorumlock: change of members is not complete: waiting for replica 4 to be started: context deadline exceeded"}`},
+		{202, `{"waiting":"quorumlock: change of members is not complete: waiting for replica 4 to be started: quorumlock: no quorum: context deadline exceeded"}`},
 		{503, `{"error":"no majority"}`},
 		{202, `{"waiting":"quorumlock: change of members is not complete: waiting for replica 4 to catch up"}`},
 		{200, `{"done":"replace-replica"}`},

@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // How it exits. What runs under a lock has the codes for itself but for the last five,
@@ -69,7 +70,8 @@ func main() {
 	lockThread()
 	ctx, stop := context.Background(), func() {}
 	if len(os.Args) > 1 && os.Args[1] != "run" { // which passes signals on
-		ctx, stop = signal.NotifyContext(ctx, os.Interrupt)
+		// Neither leaves anything half done behind, such as a part of a backup.
+		ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	}
 	code := start(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
