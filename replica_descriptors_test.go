@@ -306,3 +306,18 @@ func TestReplicaReceivesSnapshotWithFewDescriptors(t *testing.T) {
 	require.Equal(t, "ended", next())
 	t.Log(missed)
 }
+
+// A directory that was given back can be had at once, although a process that is being
+// started by another part of the program has a copy of what locked it.
+func TestDirectoryIsFreeWhileAProcessStarts(t *testing.T) {
+	o := used(t)
+	d, err := claimDirectory(o)
+	require.NoError(t, err)
+	inherited, err := unix.Dup(int(d.lock.Fd()))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Close(inherited)) }()
+	d.release()
+	d, err = claimDirectory(o)
+	require.NoError(t, err)
+	d.release()
+}
