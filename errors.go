@@ -135,8 +135,9 @@ var (
 	// lost with a wiped directory; a replica that forgot them could help to
 	// grant one lock twice, so the peers refuse it.
 	ErrWiped = errors.New("quorumlock: directory was wiped under a used replica id")
-	// ErrMembers is returned when the founders do not agree on Members, or
-	// Members differs from those the directory was founded with.
+	// ErrMembers is returned when the founders do not agree on Members, when Members differs
+	// from those the directory was founded with, and when a founder that starts for the first
+	// time finds another replica of the cluster at the address of one: it was founded already.
 	ErrMembers = errors.New("quorumlock: members differ")
 	// ErrBackup is returned for a backup that was cut short or damaged, or is none, and
 	// when one cannot be restored where it is to be.

@@ -301,3 +301,61 @@ func TestMembersAllReplaced(t *testing.T) {
 	goesOn(t, c.nodes)
 	settled(t, c.nodes)
 }
+
+// When no founder is left, those who are started with the Members of then and empty
+// directories find a member of today at a founder's address, and do not found the cluster a
+// second time. A founder that is started again may have Join in place of Members.
+func TestMembersOutOfDate(t *testing.T) {
+	for name, named := range map[string]func(*Options){"plain": func(*Options) {}, "TLS": namedBy(t, newCA(t, "ca"))} {
+		t.Run(name, func(t *testing.T) { testMembersOutOfDate(t, named) })
+	}
+}
+
+func testMembersOutOfDate(t *testing.T, named func(*Options)) {
+	c := newClusterAt(t, freeAddresses(t, 3), brisk, named)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	c.closeNodes(2)
+	founders := []Options{c.options[1], c.options[2]} // a majority of the three
+	o := c.options[2]
+	o.Members, o.Join = nil, true
+	c.options[2] = o
+	c.openNodes(2)
+	goesOn(t, c.nodes)
+
+	for i, by := range []uint64{2, 3, 4} {
+		old, id := uint64(i+1), uint64(i+4)
+		c.joiner(id)
+		o := c.options[id]
+		named(&o)
+		if old == 3 {
+			o.Address = c.options[old].Address // it takes the place of a founder
+		}
+		c.options[id] = o
+		require.NoError(t, c.node(by).RemoveReplica(ctx, old))
+		<-c.node(old).ctx.Done()
+		c.closeNodes(old)
+		require.NoError(t, c.node(by).AddReplica(ctx, id, o.Address))
+		c.openNodes(id)
+		c.awaitMember(id, id, "it takes the vote", func(m *Member) bool { return m.Voting })
+	}
+	goesOn(t, c.nodes)
+
+	var opening errgroup.Group
+	for _, o := range founders {
+		o.Dir = t.TempDir()
+		opening.Go(func() error {
+			n, err := Open(o)
+			if err == nil {
+				ready := n.Ready(ctx)
+				return errors.Join(fmt.Errorf("replica %d founds a second cluster: Ready returns %v", o.ReplicaID, ready), n.Close())
+			}
+			if !errors.Is(err, ErrMembers) {
+				return err
+			}
+			return nil
+		})
+	}
+	require.NoError(t, opening.Wait())
+	goesOn(t, c.nodes)
+}

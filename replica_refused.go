@@ -13,7 +13,7 @@ func (r *replica) probe(members map[uint64]string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTime)
 	defer cancel()
 	welcome, refusals := r.peers.Probe(ctx, members)
-	var disagree []*peer.Refusal
+	var disagree, replaced []*peer.Refusal
 	for _, refusal := range refusals {
 		switch {
 		case refusal.Code == peer.CodeRemoved:
@@ -22,12 +22,26 @@ func (r *replica) probe(members map[uint64]string) error {
 			return r.wipedError(refusal)
 		case refusal.Code == peer.CodeMembers, refusal.Code == peer.CodeGroups:
 			disagree = append(disagree, refusal)
+		case refusal.Code == peer.CodeReplica && refusal.By != r.id:
+			replaced = append(replaced, refusal)
 		}
 	}
 	if n := len(disagree); n > 0 && n >= len(welcome) {
 		return r.foundedError(disagree[0])
 	}
+	if len(replaced) > 0 {
+		return r.replacedError(replaced[0])
+	}
 	return nil
+}
+
+// replacedError is for a founder at its first start who finds another replica of the cluster
+// at the address of a founder: the cluster was founded long ago. To found it once more, with
+// founders that are all gone from it, would make a second one of the same name.
+func (r *replica) replacedError(refusal *peer.Refusal) error {
+	return fmt.Errorf("%w: %w. At the address of a founder is a replica that is none: cluster %q was founded already, and Members %v "+
+		"is out of date. To take part in it, start a replica under an id that was never used with Join and an empty directory, "+
+		"after AddReplica on a member", ErrMembers, refusal, r.dir.marker.Cluster, ids(r.dir.marker.Founders))
 }
 
 func (r *replica) wipedError(refusal *peer.Refusal) error {
