@@ -568,7 +568,9 @@ func TestTLSIntermediate(t *testing.T) {
 func TestUnreachableIsForgotten(t *testing.T) {
 	a := setup{id: Identity{Replica: 1}}.start(t)
 	b := setup{id: Identity{Replica: 2}}.start(t)
-	_, err := a.Dial(context.Background(), 2, "127.0.0.1:1")
+	_, err := a.Dial(context.Background(), 2, "")
+	require.ErrorContains(t, err, "not known here yet")
+	_, err = a.Dial(context.Background(), 2, "127.0.0.1:1")
 	require.Error(t, err)
 	require.Error(t, a.Unreachable()[2])
 	_, err = b.dial(t, 1, a) // it is there after all
