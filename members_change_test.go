@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
@@ -236,7 +237,10 @@ func TestMembersInterrupted(t *testing.T) {
 // One by one all founders are replaced while a lock is fought over; then those who came
 // later are all restarted, with nothing to know each other by but what they were told.
 func TestMembersAllReplaced(t *testing.T) {
-	c := newCluster(t, brisk, func(o *Options) { o.Groups = 2 })
+	c := newCluster(t, brisk, func(o *Options) {
+		o.Groups = 2
+		o.SessionTTL = 5 * time.Second // nobody is to lose his on a busy machine
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	var fights errgroup.Group
