@@ -171,7 +171,9 @@ func TestPagingShowsEachLockOnce(t *testing.T) {
 		}
 	}
 	require.Contains(t, get(h, "/locks?prefix=paging/&limit=5").Body.String(), `after=paging%2f04`)
-	require.Empty(t, decoded[api.Locks](t, get(h, "/locks.json?prefix=nothing-like-it")).Locks)
+	none := decoded[api.Locks](t, get(h, "/locks.json?prefix=nothing-like-it"))
+	require.Empty(t, none.Locks)
+	require.Equal(t, nodes[1].Status().Locks, none.InUse)
 }
 
 func TestSessionsArePagedAndFound(t *testing.T) {

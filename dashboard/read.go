@@ -192,7 +192,7 @@ func (h *handler) locks(ctx context.Context, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := api.Locks{Prefix: prefix, Limit: limit, After: after, Locks: []api.Lock{}}
+	v := api.Locks{Prefix: prefix, Limit: limit, After: after, InUse: h.node.Status().Locks, Locks: []api.Lock{}}
 	if len(infos) > limit {
 		infos = infos[:limit]
 		v.Next = infos[limit-1].Name
