@@ -363,3 +363,44 @@ func testMembersOutOfDate(t *testing.T, named func(*Options)) {
 	require.NoError(t, opening.Wait())
 	goesOn(t, c.nodes)
 }
+
+// A founder that starts for the first time when another one was replaced at its address is
+// a member all the same, as those who know of that tell it. One that is told of nobody's
+// removal and finds two founders in each other's place says so.
+func TestMembersLateFounder(t *testing.T) {
+	addrs := freeAddresses(t, 4)
+	members := map[uint64]string{1: addrs[0], 2: addrs[1], 3: addrs[2], 4: addrs[3]}
+	c := newClusterAt(t, addrs[:3], brisk, func(o *Options) { o.Members = members })
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+
+	late := c.options[1]
+	late.ReplicaID, late.Address, late.Dir = 4, addrs[3], t.TempDir()
+	late.Members = map[uint64]string{1: addrs[1], 2: addrs[0], 3: freeAddresses(t, 1)[0], 4: addrs[3]}
+	_, err := Open(late)
+	require.ErrorIs(t, err, ErrMembers)
+	require.ErrorContains(t, err, "Members map[1:"+addrs[1]+" 2:"+addrs[0])
+	late.Members = members
+
+	require.NoError(t, c.node(1).RemoveReplica(ctx, 2))
+	c.closeNodes(2)
+	c.joiner(6)
+	o := c.options[6]
+	o.Address = addrs[1]
+	c.options[6] = o
+	require.NoError(t, c.node(1).AddReplica(ctx, 6, o.Address))
+	c.openNodes(6)
+	eventually(t, "it starts", func() bool { // when those who know have answered in time
+		n, err := Open(late)
+		if err != nil {
+			require.ErrorIs(t, err, ErrMembers)
+			return false
+		}
+		c.mu.Lock()
+		c.nodes[4] = n
+		c.mu.Unlock()
+		return true
+	})
+	require.NoError(t, c.node(4).Ready(ctx))
+	goesOn(t, c.nodes)
+}

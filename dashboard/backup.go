@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -19,15 +20,19 @@ func (h *handler) backup(p *reply) {
 		return
 	}
 	defer done()
+	// A majority has to answer in time. How long the rest takes is up to the disk, for as
+	// large as the state is, and to the client.
+	ctx, cancel = context.WithTimeout(p.r.Context(), h.patience)
+	err = errors.Join(h.node.Quorum(ctx)...)
+	cancel()
+	if err != nil {
+		p.fail(err)
+		return
+	}
 	p.w.Header().Set("Content-Type", api.BackupType)
 	p.w.Header().Set("Content-Disposition", `attachment; filename="quorumlock.backup"`)
-	// A majority has to answer in time; how long the rest takes is up to the client.
-	ctx, cancel = context.WithCancel(p.r.Context())
-	defer cancel()
-	begin := time.AfterFunc(h.patience, cancel)
-	defer begin.Stop()
-	w := &slowly{w: p.w, control: http.NewResponseController(p.w), begin: begin}
-	err = h.node.Backup(ctx, w)
+	w := &slowly{w: p.w, control: http.NewResponseController(p.w)}
+	err = h.node.Backup(p.r.Context(), w)
 	switch {
 	case err != nil && !w.begun:
 		p.w.Header().Del("Content-Disposition")
@@ -41,12 +46,10 @@ func (h *handler) backup(p *reply) {
 type slowly struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
-	begin   *time.Timer // ends what has not begun by then
 	begun   bool
 }
 
 func (s *slowly) Write(b []byte) (int, error) {
-	s.begin.Stop()
 	s.begun = true
 	_ = s.control.SetWriteDeadline(time.Now().Add(writeTimeout)) // not every ResponseWriter has one
 	return s.w.Write(b)

@@ -59,7 +59,7 @@ type handler struct {
 	watchers places
 	clients  places        // that hold a lock through this page
 	interval time.Duration // between two batches of live changes
-	patience time.Duration // until a backup must begin
+	patience time.Duration // for a majority to answer, before a backup
 }
 
 // New returns the handler of a node's pages. It is to be mounted with the prefix of
