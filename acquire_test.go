@@ -3,6 +3,8 @@ package quorumlock
 import (
 	"context"
 	"fmt"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -172,6 +174,64 @@ func TestManyWaitForOneRelease(t *testing.T) {
 			require.NoError(t, held.Release(soon(t)))
 		}
 	})
+}
+
+// What a call reads of its claim without the lock, once it was told, changes no more: not
+// even when the claim comes to stand in line although its session is over.
+func TestAnsweredClaimDoesNotChange(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
+		_, err := nodes[2].Acquire(soon(t), "job")
+		require.NoError(t, err)
+		n := nodes[1]
+		session, err := n.OpenSession(soon(t))
+		require.NoError(t, err)
+		s.pause(1, true) // commits, but sees nothing of it
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, err := session.Acquire(soon(t), "job")
+			require.ErrorIs(t, err, ErrSessionClosed)
+		})
+		synctest.Wait()
+		n.mu.Lock()
+		require.Len(t, session.parts[0].claims, 1)
+		var h *Hold
+		for _, h = range session.parts[0].claims {
+			require.NotZero(t, h.batch, "it is under way")
+		}
+		n.mu.Unlock()
+		wg.Go(func() { require.NoError(t, session.Close(soon(t))) })
+		synctest.Wait()
+		s.pause(1, false)
+		wg.Wait()
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		require.True(t, h.forgotten)
+		require.False(t, h.queued, "it did after the call was told")
+	})
+}
+
+// Of a queue that was long, no more room is kept than a batch needs, also when the last of
+// it lie at the end of that room.
+func TestQueueKeepsLittleRoom(t *testing.T) {
+	for _, long := range []int{1, maxBatchCommands, maxBatchCommands + 1, 9*maxBatchCommands + 7} {
+		queue, want := make([]*Hold, long), make([]*Hold, long)
+		for i := range queue {
+			queue[i] = new(Hold)
+		}
+		copy(want, queue)
+		gone := make(chan struct{})
+		runtime.AddCleanup(&queue[0], func(gone chan struct{}) { close(gone) }, gone)
+		for len(queue) > 0 {
+			n := min(len(queue), maxBatchCommands)
+			require.True(t, slices.Equal(want[:n], queue[:n]))
+			queue, want = behind(queue, n), want[n:]
+		}
+		require.LessOrEqual(t, cap(queue), maxBatchCommands)
+		if long > maxBatchCommands {
+			eventually(t, "the long room is given back", func() bool { runtime.GC(); return isClosed(gone) })
+		}
+		runtime.KeepAlive(queue)
+	}
 }
 
 func TestCancelledWaitLeavesNothing(t *testing.T) {

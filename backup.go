@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/quorumlock/quorumlock/fencing"
+	"github.com/quorumlock/quorumlock/internal/peer"
 	"github.com/quorumlock/quorumlock/internal/wire"
 	"github.com/quorumlock/quorumlock/queue"
 )
@@ -16,14 +18,37 @@ import (
 // complete anywhere before Backup was called, and of each Raft group all of one moment. See Options.Restore for what it is good
 // for, and InspectBackup for what is in it. It can be called on any node.
 //
-// The log does not wait for w. What changes while w is written to is kept in memory as
-// it was until then, so w should be as fast as a file. When ctx ends, Backup returns
-// after the next write to w with ErrBackup and ctx's error; what w has then is no backup,
-// and is known as none. Other errors are those of w and of Describe.
+// The state is first written to a file without a name in Options.Dir, as fast as the disk
+// takes it, and w gets it from there: neither the log nor the memory waits for w, however slow
+// it is. So the disk needs room for one more snapshot, until Backup returns. When ctx ends,
+// Backup returns after the next write to w with ErrBackup and ctx's error; what w has then is no
+// backup, and is known as none. Other errors are those of w, of that file and of Describe.
 func (n *Node) Backup(ctx context.Context, w io.Writer) error {
 	if err := n.consult(ctx); err != nil {
 		return err
 	}
+	spool, err := os.CreateTemp(n.opts.Dir, peer.TempPrefix+"*")
+	if err != nil {
+		return fmt.Errorf("quorumlock: backup: %w", err)
+	}
+	defer func() {
+		_ = spool.Close()
+		_ = os.Remove(spool.Name()) // where a file that is open keeps its name
+	}()
+	_ = os.Remove(spool.Name())
+	if err := n.capture(ctx, spool); err != nil {
+		return err
+	}
+	if _, err := spool.Seek(0, io.SeekStart); err != nil {
+		return fmt.Errorf("quorumlock: backup: %w", err)
+	}
+	_, err = io.Copy(untilDone{ctx, w}, spool)
+	return err
+}
+
+// capture writes a backup to w. What changes while it does is kept in memory as it was, so w
+// must not be slow.
+func (n *Node) capture(ctx context.Context, w io.Writer) error {
 	out := wire.NewBackupWriter(w, wire.BackupHead{Cluster: n.opts.Cluster, At: n.clk.Now().UnixMilli(), Groups: len(n.groups)})
 	for _, g := range n.groups {
 		_, term := g.engine.leader()
@@ -33,12 +58,29 @@ func (n *Node) Backup(ctx context.Context, w io.Writer) error {
 		case errors.Is(err, errStopped) && n.err() != nil:
 			return n.err()
 		case errors.Is(err, errStopped):
-			return &ctxError{fmt.Errorf("%w: it was given up", ErrBackup), ctx.Err()}
+			return givenUp(ctx)
 		case err != nil:
 			return err
 		}
 	}
 	return out.Close()
+}
+
+func givenUp(ctx context.Context) error {
+	return &ctxError{fmt.Errorf("%w: it was given up", ErrBackup), ctx.Err()}
+}
+
+// untilDone writes to w until ctx ends.
+type untilDone struct {
+	ctx context.Context
+	w   io.Writer
+}
+
+func (u untilDone) Write(p []byte) (int, error) {
+	if u.ctx.Err() != nil {
+		return 0, givenUp(u.ctx)
+	}
+	return u.w.Write(p)
 }
 
 // A BackupInfo says what is in a backup.

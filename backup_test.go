@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/quorumlock/quorumlock/fencing"
 	"github.com/quorumlock/quorumlock/internal/wire"
+	"github.com/quorumlock/quorumlock/sessions"
 )
 
 // backupOf is a node's backup, and what is in it.
@@ -51,7 +53,7 @@ func (w *slowWriter) Write(p []byte) (int, error) {
 	return w.Buffer.Write(p)
 }
 
-// A backup that is written while locks change hands is the state after one entry of the
+// A state that is captured while locks change hands is the state after one entry of the
 // log, with all that was complete when it was called; the log does not wait for it, nor
 // does the engine's own snapshot.
 func TestBackupUnderLoad(t *testing.T) {
@@ -89,7 +91,8 @@ func TestBackupUnderLoad(t *testing.T) {
 					elapse(50 * time.Millisecond)
 				}
 			}}
-			require.NoError(t, nodes[id].Backup(soon(t), &w))
+			require.NoError(t, nodes[id].consult(soon(t)))
+			require.NoError(t, nodes[id].capture(soon(t), &w))
 			require.Greater(t, rounds.Load(), before+10, "the log stood still")
 			info, err := InspectBackup(bytes.NewReader(w.Bytes()))
 			require.NoError(t, err)
@@ -115,6 +118,44 @@ func TestBackupUnderLoad(t *testing.T) {
 	})
 }
 
+// By the first write to whoever takes a backup, the state is captured, in a file that has no
+// name: nothing is kept in memory for the sake of w, however many names come and go before it
+// returns, and what it gets then is the state of before.
+func TestBackupKeepsNothingForASlowWriter(t *testing.T) {
+	inSimWith(t, func(o *Options, _ func() time.Duration) { o.Groups, o.Dir = 2, t.TempDir() },
+		func(t *testing.T, _ *sim, nodes map[uint64]*Node, _ func(time.Duration)) {
+			n := nodes[1]
+			for i := range 5_000 { // more than is copied at once
+				_, err := n.Acquire(soon(t), fmt.Sprint("held/", i))
+				require.NoError(t, err)
+			}
+			writes := 0
+			w := slowWriter{each: func() {
+				writes++
+				left, err := os.ReadDir(n.opts.Dir)
+				require.NoError(t, err)
+				require.Empty(t, left)
+				for _, g := range n.groups {
+					g.machine.read(func(f *lockFSM) { require.Empty(t, f.table.captures) })
+				}
+				for i := range 50 {
+					h, err := n.Acquire(soon(t), fmt.Sprint("meanwhile/", writes, "/", i))
+					require.NoError(t, err)
+					require.NoError(t, h.Release(soon(t)))
+				}
+			}}
+			require.NoError(t, n.Backup(soon(t), &w))
+			require.Greater(t, writes, 1)
+			require.NotContains(t, w.String(), "meanwhile/")
+			info, err := InspectBackup(&w.Buffer)
+			require.NoError(t, err)
+			require.Equal(t, 5_000, info.Groups[0].Locks+info.Groups[1].Locks)
+			left, err := os.ReadDir(n.opts.Dir)
+			require.NoError(t, err)
+			require.Empty(t, left)
+		})
+}
+
 // A replica that lags waits until it has what was complete elsewhere.
 func TestBackupHasWhatWasComplete(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim, nodes map[uint64]*Node) {
@@ -137,17 +178,22 @@ func TestBackupHasWhatWasComplete(t *testing.T) {
 
 func TestBackupThatIsGivenUp(t *testing.T) {
 	inSim(t, func(t *testing.T, _ *sim, nodes map[uint64]*Node) {
-		_, err := nodes[1].Acquire(soon(t), "job")
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		w := slowWriter{each: cancel}
-		err = nodes[1].Backup(ctx, &w)
-		require.ErrorIs(t, err, context.Canceled)
-		require.ErrorIs(t, err, ErrBackup)
-		_, err = InspectBackup(&w.Buffer)
-		require.ErrorIs(t, err, ErrBackup)
-		full := errors.New("no space left on device")
-		require.ErrorIs(t, nodes[1].Backup(soon(t), brokenWriter{full}), full)
+		for i := range 1000 { // more than is written at once
+			_, err := nodes[1].Acquire(soon(t), fmt.Sprintf("%0100d", i))
+			require.NoError(t, err)
+		}
+		var w slowWriter
+		for _, backup := range []func(context.Context, io.Writer) error{nodes[1].capture, nodes[1].Backup} {
+			ctx, cancel := context.WithCancel(t.Context())
+			w = slowWriter{each: cancel}
+			err := backup(ctx, &w)
+			require.ErrorIs(t, err, context.Canceled)
+			require.ErrorIs(t, err, ErrBackup)
+			_, err = InspectBackup(&w.Buffer)
+			require.ErrorIs(t, err, ErrBackup)
+			full := errors.New("no space left on device")
+			require.ErrorIs(t, backup(soon(t), brokenWriter{full}), full)
+		}
 		//lint:ignore SA1012 that is what is tested
 		require.ErrorIs(t, nodes[1].Backup(nil, &w), ErrNilContext)
 		require.Empty(t, nodes[1].groups[0].machine.fsm.table.captures)
@@ -461,4 +507,44 @@ func TestRestoreOfTooManyJobs(t *testing.T) {
 	require.NoError(t, r.fits(2))
 	r.ticks = r.ticks[1:]
 	require.NoError(t, r.fits(1))
+}
+
+// So may names that are kept from others be too many for one page.
+func TestRestoreOfTooManyBars(t *testing.T) {
+	r := &restoration{bars: make([]wire.NamedBar, maxSlots+1)}
+	one, other := "a", "b"
+	for i := 0; pageOf(hashOf(other)) != pageOf(hashOf(one)) || groupOf(other, 2) == groupOf(one, 2); i++ {
+		other = fmt.Sprint(i)
+	}
+	for i := range r.bars {
+		r.bars[i].Name = one // for so many of its page
+	}
+	r.bars[0].Name = other
+	require.ErrorIs(t, r.fits(1), ErrBackup)
+	require.NoError(t, r.fits(2))
+	r.bars = r.bars[1:]
+	require.NoError(t, r.fits(1))
+}
+
+// A name that finds no room, in an entry that no founder makes, leaves the tokens beyond all
+// that were granted, and the rest restored.
+func TestRestoredTokensNeedNoBars(t *testing.T) {
+	f := newLockFSM()
+	full := pageOf(hashOf("a"))
+	name := "0"
+	for i := 0; pageOf(hashOf(name)) != full; i++ {
+		name = fmt.Sprint(i)
+	}
+	elder := sessions.ID{Replica: 9, Epoch: 1, Seq: 1}
+	f.table.enroll(elder)
+	f.table.hold(f.table.seek(hashOf("a"), "a"), record{seq: 1, token: 1, member: f.table.member(elder)})
+	f.table.page[full].live += maxSlots - 1 // as if there were so many
+	f.apply(wire.AppendEntry(nil, &wire.Entry{Replica: 1, Epoch: 1, Commands: []wire.Command{{Op: wire.Boot}}}))
+	part := &wire.Part{Origin: wire.Origin{Sum: strings.Repeat("a", 64), Of: 1}, Token: 7000,
+		Ticks: []wire.Tick{{Job: "nightly", Tick: 20}}, Bars: []wire.NamedBar{{Name: name, For: time.Second}}}
+	f.apply(wire.AppendEntry(nil, &wire.Entry{Replica: 1, Epoch: 1, Commands: []wire.Command{{Op: wire.Restore, More: &wire.More{Part: part}}}}))
+	require.EqualValues(t, 1, f.origin.Done)
+	require.EqualValues(t, 7000, f.token)
+	require.EqualValues(t, 20, f.jobs["nightly"].Tick)
+	require.Empty(t, f.times)
 }

@@ -112,8 +112,11 @@ func (g *group) outcome(name string, c wire.Command, why cause) error {
 	if why == 0 {
 		return nil
 	}
-	if c.Op == wire.Evict {
+	switch c.Op {
+	case wire.Evict:
 		return fmt.Errorf("session %s: %w", c.More.Who, why.err())
+	case wire.Revoke:
+		return fmt.Errorf("%s %q, token %s: %w", c.Op, name, c.More.Token, why.err())
 	}
 	return fmt.Errorf("%s %q: %w", c.Op, name, why.err())
 }

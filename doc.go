@@ -39,6 +39,13 @@
 // session of its own, on which Node.Acquire and Node.Do work; OpenSession makes
 // others.
 //
+// # Years of it
+//
+// AddReplica, RemoveReplica and ReplaceReplica change who is in the cluster, Members
+// and Status show it; Options.Zone, Groups, Quotas and TLS shape it. Backup writes what
+// Options.Restore founds a new cluster from. Stats counts, for package metrics too.
+// docs/OPERATIONS.md has the procedures.
+//
 // # Contexts
 //
 // A call whose ctx ends returns at once, with an error that matches both ctx's error

@@ -15,7 +15,8 @@ var (
 	// TryAcquire, and by Acquire when ctx ended while it stood in line. The
 	// error is a *HeldError, which names the holders.
 	ErrHeld = errors.New("quorumlock: held by another")
-	// ErrQueueFull is returned when the line of a name is as long as it may be.
+	// ErrQueueFull is returned when the line of a name is as long as it may be
+	// (MaxWaiters), or the session stands in as many lines as it may (MaxWaits).
 	ErrQueueFull = errors.New("quorumlock: too many wait for this name")
 	// ErrNotHeld is returned when a hold that is asked about or released is no
 	// longer there, and by Hold.Err after a Release.
@@ -113,7 +114,8 @@ var (
 	// or has no vote where one is needed.
 	ErrNotMember = errors.New("quorumlock: no such member")
 	// ErrMember is returned for a replica that cannot be added: its id is 0, it is a
-	// member at another address, or its address is none or another member's.
+	// member at another address, or one that votes where a new one is to take a dead
+	// one's place; or its address is none or another member's.
 	ErrMember = errors.New("quorumlock: replica cannot be added")
 	// ErrUsedReplica is returned for a replica that is to be added under an id that
 	// was removed. It matches ErrMember.
@@ -133,8 +135,9 @@ var (
 	// lost with a wiped directory; a replica that forgot them could help to
 	// grant one lock twice, so the peers refuse it.
 	ErrWiped = errors.New("quorumlock: directory was wiped under a used replica id")
-	// ErrMembers is returned when the founders do not agree on Members, or
-	// Members differs from those the directory was founded with.
+	// ErrMembers is returned when the founders do not agree on Members, when Members differs
+	// from those the directory was founded with, and when a founder that starts for the first
+	// time finds another replica of the cluster at the address of one: it was founded already.
 	ErrMembers = errors.New("quorumlock: members differ")
 	// ErrBackup is returned for a backup that was cut short or damaged, or is none, and
 	// when one cannot be restored where it is to be.
@@ -203,9 +206,10 @@ func (e *HeldError) Unwrap() []error {
 }
 
 // A LostError says which hold was lost, when and why. It matches ErrLost with
-// errors.Is, and its cause: ErrNoQuorum when the cluster could not be reached
-// for so long that the hold can no longer be trusted, ErrSessionExpired when
-// the session ended, ErrMaxHold, ErrRevoked, ErrClosed when the node was closed.
+// errors.Is, and its cause: ErrSessionExpired when the session ended, and ErrNoQuorum
+// too when that is since the cluster could not be reached for so long that the hold
+// can no longer be trusted; ErrSessionClosed, ErrMaxHold or ErrRevoked; ErrClosed when
+// the node was closed, or what else ended it, such as ErrRemoved.
 type LostError struct {
 	Name  string        // the lock
 	Token fencing.Token // of the hold that is gone

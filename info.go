@@ -101,8 +101,8 @@ type listOptions struct {
 // After makes List begin after a name: the last one of the page before.
 func After(name string) ListOption { return func(o *listOptions) { o.after = name } }
 
-// Limit sets how many locks List returns at most. Default, and the least: 1; the
-// default is 1,000, and so is what a limit below 1 stands for.
+// Limit sets how many locks List returns at most. Default, and for a limit below 1:
+// 1,000.
 func Limit(locks int) ListOption { return func(o *listOptions) { o.limit = locks } }
 
 const defaultListLimit = 1000

@@ -52,17 +52,18 @@ func (f *lockFSM) untouched() bool {
 // restoreTick notes that a tick was claimed, by no call that could come once more.
 func (f *lockFSM) restoreTick(t wire.Tick) {
 	if len(f.jobs) >= wire.MaxJobs {
-		return
+		return // what does not fit is refused by founders: see restoration.fits
 	}
 	name := strings.Clone(t.Job)
 	f.jobs[name] = &wire.Job{Name: name, Tick: t.Tick, By: sessions.ID{Replica: f.entry.Replica, Epoch: f.entry.Epoch}, At: t.At}
 }
 
-// restoreBar keeps a name from being granted for as long as its holder asked for.
+// restoreBar keeps a name from being granted for as long as its holder asked for. Tokens do
+// not hang on it: they begin beyond all that were granted with the first part.
 func (f *lockFSM) restoreBar(b wire.NamedBar) {
 	s := f.table.seek(hashOf(b.Name), b.Name)
 	if f.table.full(s.page, 1) {
-		return
+		return // as restoreTick: not from founders, see restoration.fits
 	}
 	f.token++ // a number that no other bar has
 	l := f.table.open(s)

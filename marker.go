@@ -103,7 +103,7 @@ func claimDirectory(o Options) (*directory, error) {
 	}
 	d := &directory{path: path, lock: lock}
 	if err := d.check(o); err != nil {
-		_ = lock.Close()
+		unlockFile(lock)
 		return nil, err
 	}
 	claimed.by[path] = o.ReplicaID
@@ -161,7 +161,7 @@ func (d *directory) release() {
 	defer claimed.Unlock()
 	if d.lock != nil {
 		delete(claimed.by, d.path)
-		_ = d.lock.Close()
+		unlockFile(d.lock)
 		d.lock = nil
 	}
 }

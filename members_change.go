@@ -107,7 +107,7 @@ func (n *Node) ReplaceReplica(ctx context.Context, dead, id uint64, address stri
 		return err
 	}
 	if id == dead {
-		return fmt.Errorf("%w: %w: %d is the one to be replaced", ErrMember, ErrUsedReplica, id)
+		return fmt.Errorf("%w: %d is the one to be replaced: the new one needs an id that was never used", ErrUsedReplica, id)
 	}
 	c := n.newChange(opts)
 	if err := c.replaceable(ctx, dead, id, address); err != nil {

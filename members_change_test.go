@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
@@ -128,6 +129,7 @@ func TestMembersReplace(t *testing.T) {
 	c.closeNodes(dead)
 	c.awaitDead(asked, dead)
 	require.ErrorIs(t, c.node(asked).ReplaceReplica(ctx, dead, asked, addr), ErrMember, "it is elsewhere, as it says")
+	require.ErrorIs(t, c.node(asked).ReplaceReplica(ctx, dead, asked, c.options[asked].Address), ErrMember, "it votes")
 	require.Len(t, c.node(asked).Status().Members, 5, "nothing was changed")
 	short, stop := context.WithCancel(ctx)
 	defer stop()
@@ -235,7 +237,10 @@ func TestMembersInterrupted(t *testing.T) {
 // One by one all founders are replaced while a lock is fought over; then those who came
 // later are all restarted, with nothing to know each other by but what they were told.
 func TestMembersAllReplaced(t *testing.T) {
-	c := newCluster(t, brisk, func(o *Options) { o.Groups = 2 })
+	c := newCluster(t, brisk, func(o *Options) {
+		o.Groups = 2
+		o.SessionTTL = 5 * time.Second // nobody is to lose his on a busy machine
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	var fights errgroup.Group
@@ -299,4 +304,103 @@ func TestMembersAllReplaced(t *testing.T) {
 	require.Len(t, c.node(6).Status().Members, 5)
 	goesOn(t, c.nodes)
 	settled(t, c.nodes)
+}
+
+// When no founder is left, those who are started with the Members of then and empty
+// directories find a member of today at a founder's address, and do not found the cluster a
+// second time. A founder that is started again may have Join in place of Members.
+func TestMembersOutOfDate(t *testing.T) {
+	for name, named := range map[string]func(*Options){"plain": func(*Options) {}, "TLS": namedBy(t, newCA(t, "ca"))} {
+		t.Run(name, func(t *testing.T) { testMembersOutOfDate(t, named) })
+	}
+}
+
+func testMembersOutOfDate(t *testing.T, named func(*Options)) {
+	c := newClusterAt(t, freeAddresses(t, 3), brisk, named)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	c.closeNodes(2)
+	founders := []Options{c.options[1], c.options[2]} // a majority of the three
+	o := c.options[2]
+	o.Members, o.Join = nil, true
+	c.options[2] = o
+	c.openNodes(2)
+	goesOn(t, c.nodes)
+
+	for i, by := range []uint64{2, 3, 4} {
+		old, id := uint64(i+1), uint64(i+4)
+		c.joiner(id)
+		o := c.options[id]
+		named(&o)
+		if old == 3 {
+			o.Address = c.options[old].Address // it takes the place of a founder
+		}
+		c.options[id] = o
+		require.NoError(t, c.node(by).RemoveReplica(ctx, old))
+		<-c.node(old).ctx.Done()
+		c.closeNodes(old)
+		require.NoError(t, c.node(by).AddReplica(ctx, id, o.Address))
+		c.openNodes(id)
+		c.awaitMember(id, id, "it takes the vote", func(m *Member) bool { return m.Voting })
+	}
+	goesOn(t, c.nodes)
+
+	var opening errgroup.Group
+	for _, o := range founders {
+		o.Dir = t.TempDir()
+		opening.Go(func() error {
+			n, err := Open(o)
+			if err == nil {
+				ready := n.Ready(ctx)
+				return errors.Join(fmt.Errorf("replica %d founds a second cluster: Ready returns %v", o.ReplicaID, ready), n.Close())
+			}
+			if !errors.Is(err, ErrMembers) {
+				return err
+			}
+			return nil
+		})
+	}
+	require.NoError(t, opening.Wait())
+	goesOn(t, c.nodes)
+}
+
+// A founder that starts for the first time when another one was replaced at its address is
+// a member all the same, as those who know of that tell it. One that is told of nobody's
+// removal and finds two founders in each other's place says so.
+func TestMembersLateFounder(t *testing.T) {
+	addrs := freeAddresses(t, 4)
+	members := map[uint64]string{1: addrs[0], 2: addrs[1], 3: addrs[2], 4: addrs[3]}
+	c := newClusterAt(t, addrs[:3], brisk, func(o *Options) { o.Members = members })
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+
+	late := c.options[1]
+	late.ReplicaID, late.Address, late.Dir = 4, addrs[3], t.TempDir()
+	late.Members = map[uint64]string{1: addrs[1], 2: addrs[0], 3: freeAddresses(t, 1)[0], 4: addrs[3]}
+	_, err := Open(late)
+	require.ErrorIs(t, err, ErrMembers)
+	require.ErrorContains(t, err, "Members map[1:"+addrs[1]+" 2:"+addrs[0])
+	late.Members = members
+
+	require.NoError(t, c.node(1).RemoveReplica(ctx, 2))
+	c.closeNodes(2)
+	c.joiner(6)
+	o := c.options[6]
+	o.Address = addrs[1]
+	c.options[6] = o
+	require.NoError(t, c.node(1).AddReplica(ctx, 6, o.Address))
+	c.openNodes(6)
+	eventually(t, "it starts", func() bool { // when those who know have answered in time
+		n, err := Open(late)
+		if err != nil {
+			require.ErrorIs(t, err, ErrMembers)
+			return false
+		}
+		c.mu.Lock()
+		c.nodes[4] = n
+		c.mu.Unlock()
+		return true
+	})
+	require.NoError(t, c.node(4).Ready(ctx))
+	goesOn(t, c.nodes)
 }

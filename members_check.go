@@ -74,10 +74,14 @@ func (c *change) replaceable(ctx context.Context, dead, id uint64, address strin
 		if err := m.addable(id, address, dead); err != nil {
 			return err
 		}
+		if m.member(dead) != nil && m.votes(id) {
+			return fmt.Errorf("%w: %d is a member that votes already: the new one needs an id that was never used", ErrMember, id)
+		}
 		member = member || m.member(dead) != nil
 	}
 	if member && c.alive(ctx, all)[dead] {
-		return fmt.Errorf("%w: %d was heard a moment ago: add %d first and remove the other then", ErrReplicaAlive, dead, id)
+		return fmt.Errorf("%w: %d was heard within the last %v: if it has just ended, call again then; "+
+			"if it works, add %d first and remove %d when that is ready", ErrReplicaAlive, dead, 2*c.n.opts.ElectionTimeout, id, dead)
 	}
 	return nil // the rest is for remove to say
 }
@@ -125,7 +129,7 @@ func (m membership) removable(id uint64, alive map[uint64]bool) error {
 	case !m.votes(id):
 		return nil
 	case len(rest) == 0:
-		return fmt.Errorf("%w: %d", ErrLastVoter, id)
+		return fmt.Errorf("%w: %d; of the members %v nobody else votes: add others first, and wait until they do", ErrLastVoter, id, m.ids())
 	case 2*len(up) <= len(rest):
 		return fmt.Errorf("%w: without replica %d, of the voters %v only %v could be reached", ErrMajority, id, rest, up)
 	}

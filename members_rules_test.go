@@ -48,8 +48,10 @@ func TestMembersChangeRefused(t *testing.T) {
 		refused(ErrMember, n.AddReplica(ctx, 9, "sim:2"))
 		refused(ErrNotMember, n.RemoveReplica(ctx, 9))
 		refused(ErrNotMember, n.ReplaceReplica(ctx, 9, 10, "sim:10"))
-		refused(ErrReplicaAlive, n.ReplaceReplica(ctx, 2, 10, "sim:10"))
-		refused(ErrMember, n.ReplaceReplica(ctx, 2, 2, "sim:10"))
+		alive := n.ReplaceReplica(ctx, 2, 10, "sim:10")
+		refused(ErrReplicaAlive, alive)
+		require.ErrorContains(t, alive, "2 was heard within the last 2s")
+		refused(ErrUsedReplica, n.ReplaceReplica(ctx, 2, 2, "sim:10"))
 		refused(ErrMember, n.ReplaceReplica(ctx, 2, 10, "sim:3"))
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -68,6 +70,9 @@ func TestMembersChangeRefused(t *testing.T) {
 		err := nodes[4].RemoveReplica(short, 1)
 		refused(ErrNoQuorum, err)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
+		// What is wrong with the new one is found before the dead one is gone.
+		refused(ErrMember, n.ReplaceReplica(ctx, 4, 3, "sim:3"))
+		refused(ErrMember, n.ReplaceReplica(ctx, 4, 3, "sim:9"))
 		made(n.RemoveReplica(ctx, 4)) // the dead may go
 		made(n.RemoveReplica(ctx, 4)) // it is gone
 		refused(ErrUsedReplica, n.AddReplica(ctx, 4, "sim:9"))
@@ -77,7 +82,9 @@ func TestMembersChangeRefused(t *testing.T) {
 		for _, id := range []uint64{5, 3, 2} {
 			made(n.RemoveReplica(ctx, id))
 		}
-		refused(ErrLastVoter, n.RemoveReplica(ctx, 1))
+		err = n.RemoveReplica(ctx, 1)
+		refused(ErrLastVoter, err)
+		require.ErrorContains(t, err, "1; of the members [1] nobody else votes")
 		require.ErrorIs(t, nodes[2].Status().Err, ErrRemoved)
 	})
 }

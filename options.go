@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
@@ -66,10 +67,15 @@ type Options struct {
 	Listen string
 	// Members are the founders of the cluster, replica id to Address: the same
 	// map on each of them, this replica included. Five is the number to use: any
-	// two may then fail. May be left empty with Join, and on a restart.
+	// two may then fail. May be left empty with Join, and on a restart. A majority of
+	// them that start with empty directories found a cluster, unless a member of one answers
+	// at these addresses: so once Ready has returned on all, set Join in place of Members, or
+	// keep the addresses right and delete what is out of date. See docs/OPERATIONS.md,
+	// "the founders".
 	Members map[uint64]string
 	// Join marks the first start of a replica that was added to a running
-	// cluster, in place of Members.
+	// cluster, in place of Members. It may stay set, and be set when a founder is started
+	// again: who has it never founds a cluster.
 	Join bool
 	// Zone says what fails together with this replica, such as a data centre: Members
 	// shows it, and Status warns when one zone's loss would take the majority. At most
@@ -204,6 +210,9 @@ func (o Options) complete() (Options, error) {
 func (o *Options) fillDefaults() {
 	if o.Listen == "" {
 		o.Listen = o.Address
+	}
+	if abs, err := filepath.Abs(o.Dir); err == nil && o.Dir != "" {
+		o.Dir = abs // the working directory may change before it is used again
 	}
 	if o.Cluster == "" {
 		o.Cluster = "quorumlock"

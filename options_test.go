@@ -2,6 +2,7 @@ package quorumlock
 
 import (
 	"math"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -24,6 +25,7 @@ func TestOptionsDefaults(t *testing.T) {
 	require.Equal(t, 10*time.Second, o.SessionTTL)
 	require.Equal(t, time.Second, o.ElectionTimeout)
 	require.NotNil(t, o.Logger)
+	require.True(t, filepath.IsAbs(o.Dir), "the working directory may change")
 
 	given := good()
 	o.Members[9] = "x:1"

@@ -190,9 +190,10 @@ func (g *group) hand(h *Hold, token fencing.Token) {
 	h.tell()
 }
 
-// stands notes that a claim stands in line.
+// stands notes that a claim stands in line. Of one whose call was told, since its session
+// is over, nothing changes any more: see Hold.answer.
 func (g *group) stands(h *Hold) {
-	if h != nil {
+	if h != nil && !h.answered {
 		g.n.stats.queued(h)
 		h.queued = true
 	}

@@ -335,7 +335,7 @@ func quotasCount(t *testing.T, groups int) {
 			o := s.options(id)
 			o.Groups = groups
 			o.Quotas = []Quota{{Holds: 30, Waiters: 25}, {Prefix: "x", Rate: 20, Holds: 12}, {PerSession: true, Holds: 14, Waiters: 9},
-				{Prefix: "xy", PerSession: true, Holds: 5}}
+				{Prefix: "xy", PerSession: true, Holds: 2}}
 			nodes[id] = s.open(t, o)
 		}
 		n := nodes[1]

@@ -9,13 +9,17 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/quorumlock/quorumlock/internal/peer"
 )
 
 // The tests of this file take the file descriptors of a process away.
@@ -24,6 +28,7 @@ func init() {
 	childRoles["few-descriptors"] = childFewDescriptors
 	childRoles["few-to-open"] = childFewToOpen
 	childRoles["few-for-snapshot"] = childFewForSnapshot
+	childRoles["few-to-receive"] = childFewToReceive
 }
 
 // waiter is a slog.Handler that waits for one message.
@@ -45,26 +50,33 @@ func (w *waiter) Handle(_ context.Context, r slog.Record) error {
 
 // takeDescriptors leaves n to others, until give is called.
 func takeDescriptors(n int) (give func(), err error) {
+	files, err := takeAll()
+	if err != nil {
+		return nil, err
+	}
+	giveBack(&files, n)
+	return func() { giveBack(&files, len(files)) }, nil
+}
+
+// takeAll leaves no descriptor to others.
+func takeAll() (files []*os.File, err error) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 256, Max: 256}); err != nil {
 		return nil, err
 	}
-	var files []*os.File
 	for {
 		f, err := os.Open(os.DevNull)
 		if err != nil {
-			break
+			return files, nil
 		}
 		files = append(files, f)
 	}
+}
+
+func giveBack(files *[]*os.File, n int) {
 	for range n {
-		_ = files[0].Close()
-		files = files[1:]
+		_ = (*files)[0].Close()
+		*files = (*files)[1:]
 	}
-	return func() {
-		for _, f := range files {
-			_ = f.Close()
-		}
-	}, nil
 }
 
 func childFewDescriptors(args []string) error {
@@ -190,4 +202,122 @@ func TestReplicaSnapshotWaitsForADescriptor(t *testing.T) {
 	next, _ := childProcess(t, "few-for-snapshot", t.TempDir(), freeAddresses(t, 1)[0])
 	require.Equal(t, "waits, snapshots: 0", next())
 	require.Equal(t, "written", next())
+}
+
+// lacks is a slog.Handler that tells of each time that a descriptor was missed.
+type lacks struct {
+	slog.Handler
+	what chan string
+}
+
+func (l *lacks) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *lacks) Handle(_ context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, "cannot accept") || strings.Contains(r.Message, "waits for a file descriptor") {
+		select {
+		case l.what <- r.Message:
+		default:
+		}
+	}
+	return nil
+}
+
+// childFewToReceive is replica 3. At each command "exhaust" it takes all descriptors, and gives
+// one back whenever one is missed, until it has taken over a snapshot.
+func childFewToReceive(args []string) error {
+	members := make(map[uint64]string)
+	for i, addr := range args[1:] {
+		members[uint64(i+1)] = addr
+	}
+	lacks := &lacks{Handler: slog.DiscardHandler, what: make(chan string, 1)}
+	m, orders := newListMachine(), make(chan string, 1000)
+	m.apply1 = func(cmd []byte) { orders <- string(cmd) }
+	e, err := childReplica(args[0], members[3], m, func(o *Options) {
+		o.ReplicaID, o.Members, o.Logger, o.ElectionTimeout = 3, members, slog.New(lacks), 500*time.Millisecond
+	})
+	if err != nil {
+		return err
+	}
+	for order := <-orders; order != "end"; order = <-orders {
+		if order != "exhaust" {
+			continue
+		}
+		files, err := takeAll()
+		if err != nil {
+			return err
+		}
+		fmt.Println("> exhausted")
+		m.mu.Lock()
+		before := m.restored
+		m.mu.Unlock()
+		for {
+			m.mu.Lock()
+			now, changed := m.restored, m.changed
+			m.mu.Unlock()
+			if now > before {
+				break
+			}
+			select {
+			case what := <-lacks.what:
+				fmt.Println(">", what)
+				giveBack(&files, 1)
+			case <-changed:
+			}
+		}
+		giveBack(&files, len(files))
+		fmt.Println("> received")
+	}
+	fmt.Println("> has before the end:", slices.Index(m.snapshotOfList(), "end"))
+	return e.close()
+}
+
+// A replica that is sent a snapshot while it has no descriptors, whichever it is that
+// it lacks, takes it over once it has them, and goes on from there.
+func TestReplicaReceivesSnapshotWithFewDescriptors(t *testing.T) {
+	before := tuning
+	tuning.snapshotEntries, tuning.compactionOverhead = 50, 5
+	defer func() { tuning = before }()
+	c, network := newReplicas(t, 3), peer.NewFaults(1)
+	for id := range c.options {
+		c.change(id, func(o *Options) { o.faults = network })
+	}
+	c.open(1, 2)
+	next, _ := childProcess(t, "few-to-receive", t.TempDir(), c.options[1].Address, c.options[2].Address, c.options[3].Address)
+	missed := make(map[string]int)
+	for range 3 {
+		c.propose(1, "exhaust")
+		require.Equal(t, "exhausted", next())
+		network.Isolate(3)
+		saves := c.running[1].saves() + c.running[2].saves()
+		for range 120 {
+			c.propose(1, "x")
+		}
+		require.GreaterOrEqual(t, c.running[1].saves()+c.running[2].saves(), saves+2)
+		network.Join()
+		line := next()
+		for ; strings.Contains(line, "cannot accept") || strings.Contains(line, "waits for"); line = next() {
+			missed[line]++
+		}
+		require.Equal(t, "received", line)
+	}
+	require.Greater(t, missed["the engine waits for a file descriptor"], 1)
+	c.propose(1, "end")
+	require.Equal(t, fmt.Sprint("has before the end: ", slices.Index(c.running[1].snapshotOfList(), "end")), next())
+	require.Equal(t, "ended", next())
+	t.Log(missed)
+}
+
+// A directory that was given back can be had at once, although a process that is being
+// started by another part of the program has a copy of what locked it.
+func TestDirectoryIsFreeWhileAProcessStarts(t *testing.T) {
+	o := used(t)
+	d, err := claimDirectory(o)
+	require.NoError(t, err)
+	inherited, err := unix.Dup(int(d.lock.Fd()))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Close(inherited)) }()
+	d.release()
+	d, err = claimDirectory(o)
+	require.NoError(t, err)
+	d.release()
 }

@@ -3,6 +3,7 @@ package quorumlock
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/quorumlock/quorumlock/internal/peer"
 )
@@ -13,7 +14,7 @@ func (r *replica) probe(members map[uint64]string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTime)
 	defer cancel()
 	welcome, refusals := r.peers.Probe(ctx, members)
-	var disagree []*peer.Refusal
+	var disagree, replaced []*peer.Refusal
 	for _, refusal := range refusals {
 		switch {
 		case refusal.Code == peer.CodeRemoved:
@@ -22,12 +23,37 @@ func (r *replica) probe(members map[uint64]string) error {
 			return r.wipedError(refusal)
 		case refusal.Code == peer.CodeMembers, refusal.Code == peer.CodeGroups:
 			disagree = append(disagree, refusal)
+		case refusal.Code == peer.CodeReplica && refusal.By != r.id:
+			replaced = append(replaced, refusal)
 		}
 	}
 	if n := len(disagree); n > 0 && n >= len(welcome) {
 		return r.foundedError(disagree[0])
 	}
+	if len(replaced) > 0 && (len(welcome) == 0 || !r.mournsFounder()) {
+		return r.replacedError(replaced[0])
+	}
 	return nil
+}
+
+// mournsFounder reports whether this replica was told that a founder was removed. Who
+// welcomes it and has told it that is of the cluster and knows it for a member, though one
+// that never started: another replica may well be where that founder was.
+func (r *replica) mournsFounder() bool {
+	return slices.ContainsFunc(ids(r.dir.marker.Founders), r.where.book.Removed)
+}
+
+// replacedError is for a founder at its first start who finds another replica of the cluster
+// at the address of a founder: the cluster was founded long ago. To found it once more, with
+// founders that are all gone from it, would make a second one of the same name.
+func (r *replica) replacedError(refusal *peer.Refusal) error {
+	if r.dir.marker.Founders[refusal.By] != "" {
+		return fmt.Errorf("%w: %w. At the address of a founder is another founder of cluster %q: Members %v has wrong addresses",
+			ErrMembers, refusal, r.dir.marker.Cluster, r.dir.marker.Founders)
+	}
+	return fmt.Errorf("%w: %w. At the address of a founder is a replica that is none: cluster %q was founded already, and Members %v "+
+		"is out of date. To take part in it, start a replica under an id that was never used with Join and an empty directory, "+
+		"after AddReplica on a member", ErrMembers, refusal, r.dir.marker.Cluster, ids(r.dir.marker.Founders))
 }
 
 func (r *replica) wipedError(refusal *peer.Refusal) error {

@@ -54,14 +54,23 @@ func readRestoration(path string, groups int) (*restoration, error) {
 	return r, nil
 }
 
-// fits returns an error if there are more jobs than so many groups remember: a tick that
-// was left out could be claimed once more.
+// fits returns an error if so many groups cannot take all: a tick that was left out could be
+// claimed once more, and a name that was left out be granted too soon. It takes the backup of
+// more groups than there are to be, or of names that were chosen to fill one page.
 func (r *restoration) fits(groups int) error {
 	jobs := make([]int, groups)
 	for _, t := range r.ticks {
 		g := groupOf(t.Job, groups)
 		if jobs[g]++; jobs[g] > MaxJobs {
 			return fmt.Errorf("%w: one of %d groups would have more than %d of its %d jobs", ErrBackup, groups, MaxJobs, len(r.ticks))
+		}
+	}
+	type place struct{ group, page int }
+	bars := make(map[place]int)
+	for _, b := range r.bars {
+		at := place{groupOf(b.Name, groups), pageOf(hashOf(b.Name))}
+		if bars[at]++; bars[at] > maxSlots {
+			return fmt.Errorf("%w: one of %d groups would have no room for all of the %d names that are kept from others", ErrBackup, groups, len(r.bars))
 		}
 	}
 	return nil

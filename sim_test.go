@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -146,7 +147,7 @@ func (s *sim) options(id uint64) Options {
 	}
 	start := time.Now()
 	return Options{
-		ReplicaID: id, Address: simAddress(id), Members: members, Join: members == nil, Dir: "simulated",
+		ReplicaID: id, Address: simAddress(id), Members: members, Join: members == nil, Dir: os.TempDir(),
 		Owner: fmt.Sprintf("owner-%d", id),
 		trust: func() time.Duration { return time.Since(start) + time.Hour },
 	}

@@ -96,12 +96,15 @@ func (s *stream) next() *outgo {
 }
 
 // behind returns what of a queue comes behind its first n. It keeps nothing of these,
-// and of an emptied queue the room, if that is no more than a batch needs.
+// and of an emptied queue the room, if that is no more than a batch needs: so the last of
+// a long one go into a room of their own first.
 func behind[E any](queue []E, n int) []E {
 	clear(queue[:n])
-	switch {
-	case n < len(queue):
-		return queue[n:]
+	switch left := queue[n:]; {
+	case len(left) > maxBatchCommands:
+		return left
+	case len(left) > 0:
+		return slices.Clone(left)
 	case cap(queue) > maxBatchCommands:
 		return nil
 	}

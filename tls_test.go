@@ -372,16 +372,20 @@ func TestTLSOptions(t *testing.T) {
 	require.ErrorContains(t, err, "Dir is empty")
 }
 
-// Over TLS, replicas come and go if their certificates name them.
-func TestTLSMembers(t *testing.T) {
-	ca := newCA(t, "ca")
-	named := func(o *Options) {
+// namedBy gives a replica a certificate that names it.
+func namedBy(t testing.TB, ca *testca.Authority) func(*Options) {
+	return func(o *Options) {
 		dir := t.TempDir()
 		cert, key, err := ca.Sign(testca.URI(testca.Hosts("any"), fmt.Sprintf("quorumlock://quorumlock/%d", o.ReplicaID)))
 		require.NoError(t, err)
 		require.NoError(t, testca.Write(dir, cert, key, ca.PEM))
 		o.TLS = &TLSFiles{Cert: filepath.Join(dir, testca.Cert), Key: filepath.Join(dir, testca.Key), CA: filepath.Join(dir, testca.CA)}
 	}
+}
+
+// Over TLS, replicas come and go if their certificates name them.
+func TestTLSMembers(t *testing.T) {
+	named := namedBy(t, newCA(t, "ca"))
 	c := newCluster(t, brisk, named)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -19,6 +20,15 @@ func (h *handler) backup(p *reply) {
 		return
 	}
 	defer done()
+	// A majority has to answer in time. How long the rest takes is up to the disk, for as
+	// large as the state is, and to the client.
+	ctx, cancel = context.WithTimeout(p.r.Context(), h.patience)
+	err = errors.Join(h.node.Quorum(ctx)...)
+	cancel()
+	if err != nil {
+		p.fail(err)
+		return
+	}
 	p.w.Header().Set("Content-Type", api.BackupType)
 	p.w.Header().Set("Content-Disposition", `attachment; filename="quorumlock.backup"`)
 	w := &slowly{w: p.w, control: http.NewResponseController(p.w)}

@@ -59,6 +59,7 @@ type handler struct {
 	watchers places
 	clients  places        // that hold a lock through this page
 	interval time.Duration // between two batches of live changes
+	patience time.Duration // for a majority to answer, before a backup
 }
 
 // New returns the handler of a node's pages. It is to be mounted with the prefix of
@@ -78,7 +79,7 @@ func newHandler(node *quorumlock.Node, opts Options) *handler {
 	}
 	return &handler{
 		node: node, opts: opts, cross: http.NewCrossOriginProtection(),
-		walks: make(chan struct{}, maxWalks), interval: flushInterval,
+		walks: make(chan struct{}, maxWalks), interval: flushInterval, patience: readTimeout,
 	}
 }
 

@@ -171,7 +171,9 @@ func TestPagingShowsEachLockOnce(t *testing.T) {
 		}
 	}
 	require.Contains(t, get(h, "/locks?prefix=paging/&limit=5").Body.String(), `after=paging%2f04`)
-	require.Empty(t, decoded[api.Locks](t, get(h, "/locks.json?prefix=nothing-like-it")).Locks)
+	none := decoded[api.Locks](t, get(h, "/locks.json?prefix=nothing-like-it"))
+	require.Empty(t, none.Locks)
+	require.Equal(t, nodes[1].Status().Locks, none.InUse)
 }
 
 func TestSessionsArePagedAndFound(t *testing.T) {
@@ -342,7 +344,8 @@ func TestUnreachableMember(t *testing.T) {
 // others give an error that says why.
 func TestNoMajority(t *testing.T) {
 	c := locktest.New(t, locktest.Config{Replicas: 3})
-	h := New(c.Node(1), Options{Authorize: allowAll})
+	h := newHandler(c.Node(1), Options{Authorize: allowAll})
+	h.patience = time.Second
 	c.Isolate(1)
 	v := decoded[api.Cluster](t, get(h, "/cluster.json"))
 	require.Equal(t, "no majority", v.Health)
@@ -358,6 +361,10 @@ func TestNoMajority(t *testing.T) {
 	h.ServeHTTP(w, r)
 	require.Equal(t, http.StatusServiceUnavailable, w.Code)
 	require.Contains(t, w.Body.String(), "A majority of the replicas did not answer in time")
+	w = ask(h, http.MethodPost, "/backup", `{"by":"anna","reason":"nightly"}`, "Content-Type", "application/json")
+	require.Equal(t, http.StatusServiceUnavailable, w.Code, "it ends by itself")
+	require.Contains(t, w.Body.String(), "A majority of the replicas did not answer in time")
+	require.Empty(t, w.Header().Get("Content-Disposition"))
 	c.Heal()
 	require.NoError(t, c.Node(1).Ready(ctxOf(t)))
 	require.Eventually(t, func() bool { return decoded[api.Cluster](t, get(h, "/cluster.json")).Health == "ok" }, patience, time.Millisecond)

@@ -83,8 +83,12 @@ func (h *handler) mayHold(p *reply, c *client) error {
 		return badRequest("Say who you are: others see it as the lock's owner.")
 	case c.lease < minLease || c.lease > maxLease:
 		return badRequest("leaseMs must be %d to %d, not %d.", minLease.Milliseconds(), maxLease.Milliseconds(), c.ask.Lease)
-	case c.ask.Wait < 0 || c.ask.Shared && c.ask.Limit != 0 || (c.ask.Permits != 0) != (c.ask.Limit != 0):
-		return badRequest("waitMs is negative, or the lock is to be shared and counted at once, or permits and limit are not given together.")
+	case c.ask.Wait < 0:
+		return badRequest("waitMs is %d: must be positive, or 0 for any time.", c.ask.Wait)
+	case c.ask.Shared && c.ask.Limit != 0:
+		return badRequest("shared is set and limit is %d: a lock is shared or counted, not both.", c.ask.Limit)
+	case (c.ask.Permits != 0) != (c.ask.Limit != 0):
+		return badRequest("permits is %d and limit is %d: a counted lock has both.", c.ask.Permits, c.ask.Limit)
 	}
 	if err := h.opts.Authorize(p.r, a); err != nil {
 		return &failure{http.StatusForbidden, "Not allowed: " + err.Error()}

@@ -257,7 +257,9 @@ func TestHoldNeedsLeave(t *testing.T) {
 		{"nobody", Options{MaxHolds: 1, Authorize: allowAll}, `{"name":"n","leaseMs":1000}` + "\n", nil, 400, "who you are"},
 		{"no lease", Options{MaxHolds: 1, Authorize: allowAll}, `{"name":"n","by":"anna"}` + "\n", nil, 400, "leaseMs"},
 		{"long lease", Options{MaxHolds: 1, Authorize: allowAll}, `{"name":"n","by":"anna","leaseMs":9999999999}` + "\n", nil, 400, "leaseMs"},
-		{"two modes", Options{MaxHolds: 1, Authorize: allowAll}, `{"name":"n","by":"anna","leaseMs":1000,"shared":true,"limit":2,"permits":1}` + "\n", nil, 400, "shared"},
+		{"two modes", Options{MaxHolds: 1, Authorize: allowAll}, `{"name":"n","by":"anna","leaseMs":1000,"shared":true,"limit":2,"permits":1}` + "\n", nil, 400, "limit is 2: a lock is shared or counted"},
+		{"no limit", Options{MaxHolds: 1, Authorize: allowAll}, `{"name":"n","by":"anna","leaseMs":1000,"permits":1}` + "\n", nil, 400, "permits is 1 and limit is 0"},
+		{"no time", Options{MaxHolds: 1, Authorize: allowAll}, `{"name":"n","by":"anna","leaseMs":1000,"waitMs":-5}` + "\n", nil, 400, "waitMs is -5"},
 	} {
 		server := httptest.NewServer(New(nodes[0], c.opts))
 		r, err := http.NewRequest(http.MethodPost, server.URL+"/hold", strings.NewReader(c.body))

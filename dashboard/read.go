@@ -105,6 +105,8 @@ func (h *handler) cluster(ctx context.Context, r *http.Request) (any, error) {
 	switch {
 	case s.Err != nil:
 		v.Health, v.Detail = "failed", s.Err.Error()
+	case errors.Is(err, quorumlock.ErrNoQuorum) && len(s.Groups) == 0:
+		v.Health = "no majority" // there is no more to say
 	case err != nil:
 		v.Health, v.Detail = "no majority", err.Error()
 	case !s.Ready:
@@ -148,7 +150,10 @@ func noMajority(answers []error) error {
 	case len(answers) == 1:
 		return answers[0]
 	}
-	return fmt.Errorf("groups %v of %d: %w", failed, len(answers), answers[failed[0]])
+	if err := answers[failed[0]]; !errors.Is(err, quorumlock.ErrNoQuorum) {
+		return fmt.Errorf("groups %v of %d: %w", failed, len(answers), err)
+	}
+	return fmt.Errorf("groups %v of %d", failed, len(answers))
 }
 
 // busiest are the names that are asked for most through this replica. The first who looks
@@ -187,7 +192,7 @@ func (h *handler) locks(ctx context.Context, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := api.Locks{Prefix: prefix, Limit: limit, After: after, Locks: []api.Lock{}}
+	v := api.Locks{Prefix: prefix, Limit: limit, After: after, InUse: h.node.Status().Locks, Locks: []api.Lock{}}
 	if len(infos) > limit {
 		infos = infos[:limit]
 		v.Next = infos[limit-1].Name

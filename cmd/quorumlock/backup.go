@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/quorumlock/quorumlock"
 	"github.com/quorumlock/quorumlock/dashboard/api"
@@ -52,7 +53,14 @@ func (p *pages) backup(ctx context.Context, by, reason string, w io.Writer) erro
 		return err
 	}
 	return p.first(ctx, func(u *url.URL) error {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		patience := time.AfterFunc(p.timeout, func() { cancel(fmt.Errorf("%s: no answer in %v", u.Redacted(), p.timeout)) })
 		answer, err := p.send(ctx, http.MethodPost, u, "backup", nil, "application/json", bytes.NewReader(ask))
+		patience.Stop() // how long the rest takes depends on how much it is
+		if cause := context.Cause(ctx); err != nil && cause != nil {
+			return cause
+		}
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -77,6 +78,15 @@ func TestBackupAndRestore(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, left, 1, what)
 	}
+	// One that does not answer is given up.
+	var silent http.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	})
+	s.page.Store(&silent)
+	code, _, errs = tried(t, "backup", "-url", s.URL, "-timeout", "100ms", file)
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errs, "no answer in 100ms")
 	require.NoError(t, os.WriteFile(file, good[:len(good)/2], 0o600))
 	code, _, errs = tried(t, "restore", file)
 	require.Equal(t, exitFailed, code)

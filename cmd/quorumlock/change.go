@@ -11,19 +11,23 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quorumlock/quorumlock"
 	"github.com/quorumlock/quorumlock/dashboard/api"
 )
 
-// A change is one of the members: the page's action for it, and what that wants.
+// A change is one of the members: the page's action for it, what that wants, and what to
+// say when it is done.
 type change struct {
 	name, action string
 	wants        []string
+	done         string
 }
 
 var changes = []change{
-	{"add", "add-replica", []string{"replica", "address"}},
-	{"remove", "remove-replica", []string{"replica"}},
-	{"replace", "replace-replica", []string{"dead", "replica", "address"}},
+	{"add", "add-replica", []string{"replica", "address"}, "it is a member, and may be started with Options.Join"},
+	{"remove", "remove-replica", []string{"replica"}, "it is no member any more"},
+	{"replace", "replace-replica", []string{"dead", "replica", "address"}, "the new one has the dead one's place"},
+	{"lead", "transfer", []string{"replica"}, "it leads"},
 }
 
 func (t *tool) members() func(context.Context, []string) error {
@@ -40,10 +44,7 @@ func (t *tool) members() func(context.Context, []string) error {
 			return none(args)
 		}
 		c := changes[at]
-		if err := t.parse(args[1:]); err != nil { // flags may stand behind it too
-			return err
-		}
-		if args = t.flags.Args(); len(args) != len(c.wants) {
+		if args = args[1:]; len(args) != len(c.wants) {
 			return fmt.Errorf("%w: %s wants %s", errUsage, c.name, strings.ToUpper(strings.Join(c.wants, " ")))
 		}
 		fields := map[string]string{"by": *by, "reason": *reason}
@@ -55,20 +56,20 @@ func (t *tool) members() func(context.Context, []string) error {
 		}
 		ctx, cancel := context.WithTimeout(ctx, *wait)
 		defer cancel()
-		return t.pursue(ctx, c.action, fields)
+		return t.pursue(ctx, c, fields)
 	}
 }
 
 // pursue asks for a change until it is complete: each answer comes within some seconds,
 // and to ask again goes on with what was begun.
-func (t *tool) pursue(ctx context.Context, action string, fields map[string]string) error {
+func (t *tool) pursue(ctx context.Context, c change, fields map[string]string) error {
 	body, err := json.Marshal(fields)
 	if err != nil {
 		return err
 	}
 	for told := ""; ; {
 		var is api.Done
-		if err := t.pages.first(ctx, func(u *url.URL) error { return t.pages.act(ctx, u, action, body, &is) }); err != nil {
+		if err := t.pages.first(ctx, func(u *url.URL) error { return t.pages.act(ctx, u, c.action, body, &is) }); err != nil {
 			if told != "" {
 				err = fmt.Errorf("%w (%s)", err, told)
 			}
@@ -78,13 +79,25 @@ func (t *tool) pursue(ctx context.Context, action string, fields map[string]stri
 		case is.Waiting == "" && t.json:
 			return t.encode(is)
 		case is.Waiting == "":
-			_, err := fmt.Fprintln(t.out, "done:", is.Done)
+			_, err := fmt.Fprintf(t.out, "done: %s: %s\n", is.Done, c.done)
 			return err
-		case is.Waiting != told:
-			told = is.Waiting
-			fmt.Fprintln(t.err, api.Printable(strings.TrimPrefix(told, "quorumlock: ")))
+		case waitingFor(is.Waiting) != told:
+			told = waitingFor(is.Waiting)
+			fmt.Fprintln(t.err, api.Printable(told))
 		}
 	}
+}
+
+// waitingFor leaves out of an answer what all of them say: that the change is not complete,
+// and how the page's own patience ended, which differs from one to the next.
+func waitingFor(answer string) string {
+	_, what, found := strings.Cut(answer, quorumlock.ErrUnfinished.Error()+": ")
+	if !found {
+		return answer
+	}
+	what, _, _ = strings.Cut(what, ": "+context.DeadlineExceeded.Error())
+	what, _, _ = strings.Cut(what, ": "+quorumlock.ErrNoQuorum.Error())
+	return what
 }
 
 // act has one page do something, and reads what it says.

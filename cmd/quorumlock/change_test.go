@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"net/http"
@@ -130,12 +131,16 @@ func TestMembersAddedAndRemoved(t *testing.T) {
 	require.Contains(t, out, "no vote")
 	require.Contains(t, out, at)
 	require.Contains(t, out, "zone-0")
-	code, out, errs = tried(t, "members", "remove", "-json", "-url", s.URL, "2")
+	code, out, errs = tried(t, "members", "lead", "1", "-url", s.URL)
+	require.Zero(t, code, errs)
+	require.Equal(t, "done: transfer: it leads\n", out)
+	code, out, errs = tried(t, "members", "remove", "-json", "2", "-url", s.URL)
 	require.Zero(t, code, errs)
 	require.Contains(t, out, `"done": "remove-replica"`)
 
 	for args, says := range map[string]string{
 		"remove 1":                    "last voting replica",
+		"lead 2":                      "no such member",
 		"remove 9":                    "no such member",
 		"add 2 " + at:                 "used before",
 		"add 3 nowhere":               "nowhere",
@@ -159,6 +164,32 @@ func TestMembersAddedAndRemoved(t *testing.T) {
 	require.Len(t, mustMembers(t, nodes[0]), 1)
 }
 
+// Flags may stand anywhere before a "--", but for run, whose command has its own.
+func TestFlagsAmongArguments(t *testing.T) {
+	for args, want := range map[string][]string{
+		"-by x remove 2":      {"remove", "2"},
+		"remove 2 -by x":      {"remove", "2"},
+		"remove -by x 2":      {"remove", "2"},
+		"-by x -- remove -by": {"remove", "-by"},
+		"remove -by x -- -by": {"remove", "-by"},
+	} {
+		t.Run(args, func(t *testing.T) {
+			own := &tool{flags: flag.NewFlagSet("test", flag.ContinueOnError)}
+			by := own.flags.String("by", "", "")
+			others, err := own.parse(strings.Fields(args), true)
+			require.NoError(t, err)
+			require.Equal(t, want, others)
+			require.Equal(t, "x", *by)
+		})
+	}
+	own := &tool{flags: flag.NewFlagSet("run", flag.ContinueOnError)}
+	shared := own.flags.Bool("shared", false, "")
+	others, err := own.parse([]string{"-shared", "name", "--", "ls", "-shared=false"}, false)
+	require.NoError(t, err)
+	require.Equal(t, []string{"name", "--", "ls", "-shared=false"}, others)
+	require.True(t, *shared)
+}
+
 func mustMembers(t *testing.T, n *quorumlock.Node) []quorumlock.Member {
 	t.Helper()
 	all, err := n.Members(soon(t))
@@ -174,8 +205,8 @@ func TestMembersUnfinished(t *testing.T) {
 		status int
 		body   string
 	}{
-		{202, `{"waiting":"quorumlock: change of members is not complete: waiting for replica 4 to be started"}`},
-		{202, `{"waiting":"quorumlock: change of members is not complete: waiting for replica 4 to be started"}`},
+		{202, `{"waiting":"quorumlock: change of members is not complete: waiting for replica 4 to be started: context deadline exceeded"}`},
+		{202, `{"waiting":"quorumlock: change of members is not complete: waiting for replica 4 to be started: quorumlock: no quorum: context deadline exceeded"}`},
 		{503, `{"error":"no majority"}`},
 		{202, `{"waiting":"quorumlock: change of members is not complete: waiting for replica 4 to catch up"}`},
 		{200, `{"done":"replace-replica"}`},
@@ -194,7 +225,7 @@ func TestMembersUnfinished(t *testing.T) {
 	code, out, errs := tried(t, "members", "replace", "-url", s.URL+","+s.URL, "3", "4", "127.0.0.1:1")
 	require.Zero(t, code, errs)
 	require.Equal(t, len(answers), asked)
-	require.Equal(t, "done: replace-replica\n", out)
+	require.Equal(t, "done: replace-replica: the new one has the dead one's place\n", out)
 	require.Equal(t, 1, strings.Count(errs, "to be started"))
 	require.Equal(t, 1, strings.Count(errs, "to catch up"))
 }

@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // How it exits. What runs under a lock has the codes for itself but for the last five,
@@ -53,7 +54,7 @@ type command struct {
 
 var commands = []command{
 	{"status", "", "how each replica that -url names sees the cluster", (*tool).status},
-	{"members", "[add|remove|replace ...]", "the replicas of the cluster, or a change of them", (*tool).members},
+	{"members", "[add|remove|replace|lead ...]", "the replicas of the cluster, or a change of them", (*tool).members},
 	{"locks", "[PREFIX]", "the locks in use, by name", (*tool).locks},
 	{"lock", "NAME", "who holds a lock, and its line", (*tool).lock},
 	{"sessions", "[OWNER]", "who is alive; those with OWNER in their owner", (*tool).sessions},
@@ -69,7 +70,8 @@ func main() {
 	lockThread()
 	ctx, stop := context.Background(), func() {}
 	if len(os.Args) > 1 && os.Args[1] != "run" { // which passes signals on
-		ctx, stop = signal.NotifyContext(ctx, os.Interrupt)
+		// Neither leaves anything half done behind, such as a part of a backup.
+		ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	}
 	code := start(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
@@ -107,9 +109,9 @@ func perform(ctx context.Context, c command, args []string, out, errs io.Writer)
 	if len(args) > 0 && slices.Contains([]string{"-h", "-help", "--help"}, args[0]) {
 		t.flags.SetOutput(out)
 	}
-	err := t.parse(args)
+	args, err := t.parse(args, c.name != "run") // whose command has flags of its own
 	if err == nil {
-		err = do(ctx, t.flags.Args())
+		err = do(ctx, args)
 	}
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return 0
@@ -130,12 +132,23 @@ func perform(ctx context.Context, c command, args []string, out, errs io.Writer)
 	return code
 }
 
-func (t *tool) parse(args []string) error {
-	err := t.flags.Parse(args)
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		err = &exit{exitUsage, nil} // it was told
+// parse reads the flags, which stand before the other arguments or, where they may,
+// anywhere before a "--", and returns the others.
+func (t *tool) parse(args []string, anywhere bool) (others []string, err error) {
+	for {
+		switch err := t.flags.Parse(args); {
+		case errors.Is(err, flag.ErrHelp):
+			return nil, err
+		case err != nil:
+			return nil, &exit{exitUsage, nil} // it was told
+		}
+		left := t.flags.Args()
+		flags := args[:len(args)-len(left)]
+		if !anywhere || len(left) == 0 || len(flags) > 0 && flags[len(flags)-1] == "--" {
+			return append(others, left...), nil
+		}
+		others, args = append(others, left[0]), left[1:]
 	}
-	return err
 }
 
 func usage(w io.Writer) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math"
 	"net/url"
@@ -13,6 +14,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/quorumlock/quorumlock"
 	"github.com/quorumlock/quorumlock/dashboard/api"
 )
 
@@ -56,7 +58,7 @@ func (t *tool) run() func(context.Context, []string) error {
 	t.flags.DurationVar(&r.lease.length, "lease", 20*time.Second, "after contact is lost, nobody else gets the lock for this `time`,\nand the command is ended in half of it")
 	t.flags.DurationVar(&r.lease.grace, "grace", 0, "from SIGTERM to SIGKILL; at most a quarter of the lease (default: that)")
 	t.flags.BoolVar(&r.ask.Shared, "shared", false, "share the lock with others who do")
-	t.flags.IntVar(&r.ask.Permits, "permits", 0, "of a counted lock: take so `many`")
+	t.flags.IntVar(&r.ask.Permits, "permits", 0, "of a counted lock: take so `many` (default: 1)")
 	t.flags.IntVar(&r.ask.Limit, "limit", 0, "of a counted lock: so `many` there are")
 	t.flags.StringVar(&r.ask.By, "owner", "", "`who` others see as the holder (default: user, host and command)")
 	t.flags.BoolVar(&r.verbose, "verbose", false, "say on standard error what happens")
@@ -79,9 +81,6 @@ func (r *runner) check(args []string) (command []string, err error) {
 	if len(args) > 0 && args[0] == "--" {
 		args = args[1:]
 	}
-	if r.ask.Limit != 0 && r.ask.Permits == 0 {
-		r.ask.Permits = 1
-	}
 	if r.lease.grace == 0 {
 		r.lease.grace = r.lease.length / 4
 	}
@@ -95,11 +94,34 @@ func (r *runner) check(args []string) (command []string, err error) {
 	case r.wait < 0 || r.wait > 0 && r.ask.Try:
 		return nil, fmt.Errorf("%w: -wait is for a positive time, and not with -try", errUsage)
 	}
+	if err := r.checkCount(); err != nil {
+		return nil, err
+	}
 	if r.ask.By == "" {
 		r.ask.By = fmt.Sprintf("%s %s (pid %d)", self(), filepath.Base(args[0]), os.Getpid())
 	}
 	r.ask.Lease = r.lease.length.Milliseconds()
 	return args, nil
+}
+
+// checkCount reads the flags of counted locks: one permit, if only the limit is given.
+func (r *runner) checkCount() error {
+	given := make(map[string]bool)
+	r.t.flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	if given["limit"] && !given["permits"] {
+		r.ask.Permits = 1
+	}
+	switch permits, limit := r.ask.Permits, r.ask.Limit; {
+	case given["permits"] && !given["limit"]:
+		return fmt.Errorf("%w: -permits is %d without -limit: how many are there?", errUsage, permits)
+	case given["limit"] && r.ask.Shared:
+		return fmt.Errorf("%w: -shared with -limit: a lock is shared or counted, not both", errUsage)
+	case given["limit"] && (limit < 1 || limit > quorumlock.MaxPermits):
+		return fmt.Errorf("%w: -limit is %d: must be 1 to %d", errUsage, limit, quorumlock.MaxPermits)
+	case given["permits"] && (permits < 1 || permits > limit):
+		return fmt.Errorf("%w: -permits is %d: must be 1 to -limit, %d", errUsage, permits, limit)
+	}
+	return nil
 }
 
 func (r *runner) main(ctx context.Context, args []string) (code int, err error) {

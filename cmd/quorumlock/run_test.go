@@ -389,3 +389,25 @@ func TestRunNotAllowed(t *testing.T) {
 	require.Contains(t, errs, "not you")
 	require.Equal(t, 1, asked)
 }
+
+// A backup that is ended from outside, as by timeout(1), leaves no part of a file.
+func TestBackupTerminated(t *testing.T) {
+	asked := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // or nobody would see that the client is gone
+		w.Header().Set("Content-Type", api.BackupType)
+		_, _ = w.Write([]byte("quorumlock backup"))
+		_ = http.NewResponseController(w).Flush()
+		close(asked)
+		<-r.Context().Done()
+	}))
+	t.Cleanup(s.Close)
+	dir := t.TempDir()
+	p := launch(t, "backup", "-url", s.URL, filepath.Join(dir, "backup"))
+	<-asked
+	require.NoError(t, p.Process.Signal(unix.SIGTERM))
+	require.Equal(t, exitFailed, p.code(t))
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, left, "%s", &p.errs)
+}

@@ -149,6 +149,9 @@ func (t *tool) locks() func(context.Context, []string) error {
 	most := t.flags.Int("limit", 1000, "show at most so `many`; 0 for all")
 	return func(ctx context.Context, args []string) error {
 		prefix, err := one(args)
+		if *most < 0 {
+			err = fmt.Errorf("%w: -limit is %d: must be positive, or 0 for all", errUsage, *most)
+		}
 		if err := firstError(err, t.pages.open); err != nil {
 			return err
 		}

@@ -67,6 +67,7 @@ type Locks struct {
 	Limit  int    `json:"limit"`
 	After  string `json:"after,omitempty"`
 	Next   string `json:"next,omitempty"` // the after of the next page, if there is one
+	InUse  int    `json:"inUse"`          // how many there are in all, whatever they begin with
 	Locks  []Lock `json:"locks"`
 }
 

@@ -217,30 +217,33 @@ func (b *Book) change() <-chan struct{} {
 	return b.changed
 }
 
-// admit compares a greeting with the record and keeps what it adds. It returns
-// a *Refusal when the other must not be talked to, and another error when what
-// was learned could not be made durable.
-func (b *Book) admit(self uint64, h *hello) error {
+// admit compares a greeting with the record and keeps what it adds; it returns who was
+// removed, as this replica learns by it. The error is a *Refusal when the other must not
+// be talked to, and another one when what was learned could not be made durable.
+func (b *Book) admit(self uint64, h *hello) (removed []uint64, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.judge(self, h); err != nil {
-		return err
+		return nil, err
 	}
-	err := b.updateLocked(func(records map[uint64]record, gone map[uint64]bool) {
-		for _, id := range h.gone {
-			if id != self && id != h.Replica {
-				gone[id] = true
-				delete(records, id)
-			}
+	for _, id := range h.gone {
+		if id != self && id != h.Replica && !b.gone[id] {
+			removed = append(removed, id)
+		}
+	}
+	err = b.updateLocked(func(records map[uint64]record, gone map[uint64]bool) {
+		for _, id := range removed {
+			gone[id] = true
+			delete(records, id)
 		}
 		records[h.Replica] = record{storage: h.Storage, epoch: h.Epoch, life: h.Life,
 			said: said{epoch: h.Epoch, address: h.Address, zone: h.Zone, noVote: h.NoVote}}
 		hears(records, gone, self, h)
 	})
 	if err != nil {
-		return fmt.Errorf("peer: record of replica %d: %w", h.Replica, err)
+		return nil, fmt.Errorf("peer: record of replica %d: %w", h.Replica, err)
 	}
-	return nil
+	return removed, nil
 }
 
 // hears keeps what a greeting tells of others.

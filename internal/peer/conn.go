@@ -42,6 +42,9 @@ func (t *Transport) dial(ctx context.Context, replica uint64, addr string) (*Con
 	if !t.cfg.Faults.dialable(t.cfg.Self.Replica, replica) {
 		return nil, errCut
 	}
+	if addr == "" {
+		return nil, fmt.Errorf("peer: dial replica %d: its address is not known here yet", replica)
+	}
 	ctx, cancel := context.WithTimeout(ctx, greetTimeout)
 	defer cancel()
 	defer context.AfterFunc(t.ctx, cancel)()

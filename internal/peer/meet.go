@@ -14,8 +14,8 @@ const (
 )
 
 // Probe greets all of addresses at once and returns, when all have answered or
-// ctx ended, who welcomed this replica and who refused. Who did not answer is
-// in neither.
+// ctx ended, who welcomed this replica and who refused; of a replica that was found
+// at the address of another, that it is there (CodeReplica). Who did not answer is in neither.
 func (t *Transport) Probe(ctx context.Context, addresses map[uint64]string) (welcome []uint64, refused []*Refusal) {
 	var (
 		mu sync.Mutex
@@ -29,13 +29,18 @@ func (t *Transport) Probe(ctx context.Context, addresses map[uint64]string) (wel
 			conn, err := t.Dial(ctx, id, addr)
 			mu.Lock()
 			defer mu.Unlock()
-			var r *Refusal
+			var (
+				r     *Refusal
+				other *otherReplica
+			)
 			switch {
 			case err == nil:
 				conn.Close()
 				welcome = append(welcome, id)
 			case errors.As(err, &r):
 				refused = append(refused, r)
+			case errors.As(err, &other): // which with TLS is seen before it could say so
+				refused = append(refused, &Refusal{Code: CodeReplica, By: other.replica, Text: other.Error()})
 			}
 		})
 	}

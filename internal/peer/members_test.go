@@ -61,6 +61,41 @@ func TestRemoved(t *testing.T) {
 	require.Empty(t, a.book.Address(2), "it stays removed")
 }
 
+// Who hears from another that a replica was removed ends the connections that it has with
+// it, those that the removed one made and its own, as who saw to the removal does.
+func TestRemovedByHearsay(t *testing.T) {
+	a := setup{id: Identity{Replica: 1}}.start(t)
+	removed := setup{id: Identity{Replica: 2}}.start(t)
+	c := setup{id: Identity{Replica: 3}}.start(t)
+	from, err := removed.dial(t, 3, c)
+	require.NoError(t, err)
+	to, err := c.dial(t, 2, removed)
+	require.NoError(t, err)
+	for _, conn := range []*Conn{from, to} {
+		require.NoError(t, conn.Send(kindTest, []byte("while it may")))
+	}
+	require.Equal(t, "2:while it may", receive(t, c.got))
+	require.Equal(t, "3:while it may", receive(t, removed.got))
+
+	require.NoError(t, a.book.Remove(2))
+	kept, err := a.dial(t, 3, c)
+	require.NoError(t, err)
+	require.True(t, c.book.Removed(2))
+	late := time.After(enough)
+	for _, conn := range []*Conn{from, to} {
+		for conn.Send(kindTest, []byte("no more")) == nil {
+			select {
+			case <-late:
+				t.Fatal("its connection goes on")
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}
+	require.NoError(t, kept.Send(kindTest, []byte("a word of others")))
+	for receive(t, c.got) != "1:a word of others" { // what was sent before the end may come first
+	}
+}
+
 // Where a replica was said to be travels with each greeting, until it says so itself;
 // what it said last stands, whoever tells it.
 func TestIntroduced(t *testing.T) {
@@ -190,7 +225,8 @@ func TestBookIsFull(t *testing.T) {
 	require.ErrorIs(t, book.Introduce(999, "one:1", time.Now()), ErrFull)
 	require.NoError(t, book.Remove(2))
 	require.NoError(t, book.Introduce(999, "one:1", time.Now()))
-	require.NoError(t, book.admit(1, &hello{Identity: Identity{Replica: 999, Storage: Storage{2}, Epoch: 1}}))
+	_, err = book.admit(1, &hello{Identity: Identity{Replica: 999, Storage: Storage{2}, Epoch: 1}})
+	require.NoError(t, err)
 	var h hello
 	h.Replica, h.Storage = 1, Storage{3}
 	book.tell(&h, func(uint64) time.Duration { return -1 })

@@ -86,15 +86,19 @@ func (t *Transport) speaksFor(leaf *x509.Certificate, replica uint64) error {
 // Otherwise it speaks for whoever is dialled, as this replica was told, at a host
 // that it names. What the other says of its own address is no part of this.
 func speaksFor(leaf *x509.Certificate, cluster string, replica uint64, told []string) error {
-	id, named := strconv.FormatUint(replica, 10), false
+	id, named, other := strconv.FormatUint(replica, 10), false, uint64(0)
 	for _, u := range leaf.URIs {
 		if u.Scheme != uriScheme {
 			continue
 		}
 		named = true
-		if u.Host == cluster && u.Path == "/"+id {
+		if u.Host != cluster {
+			continue
+		}
+		if u.Path == "/"+id {
 			return nil
 		}
+		other, _ = strconv.ParseUint(strings.TrimPrefix(u.Path, "/"), 10, 64)
 	}
 	var hosts []string
 	for _, addr := range told {
@@ -108,7 +112,17 @@ func speaksFor(leaf *x509.Certificate, cluster string, replica uint64, told []st
 	if len(hosts) > 0 && !named {
 		wanted = strings.Join(hosts, ", ") + " or " + wanted
 	}
-	return fmt.Errorf("the certificate is for %s, but replica %s needs one for %s", namesIn(leaf), id, wanted)
+	err := fmt.Errorf("the certificate is for %s, but replica %s needs one for %s", namesIn(leaf), id, wanted)
+	if other != 0 {
+		return &otherReplica{err, other}
+	}
+	return err
+}
+
+// otherReplica is the error for a certificate of another replica of the cluster.
+type otherReplica struct {
+	error
+	replica uint64
 }
 
 func hostOf(addr string) string {

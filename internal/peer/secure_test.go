@@ -219,6 +219,35 @@ func TestTLSRefusals(t *testing.T) {
 	}
 }
 
+// At the address of one replica is another of the cluster: that is found, with TLS as without,
+// and taken neither for the one nor for nobody. A replica of another cluster is nobody.
+func TestProbeFindsAnotherReplica(t *testing.T) {
+	ca := newCA(t, "ca")
+	of := func(uri string) *Certificates {
+		return holding(t, ca, testca.URI(testca.Hosts("any.test"), uri), ca)
+	}
+	for name, tt := range map[string]struct{ one, six *Certificates }{
+		"plain": {},
+		"TLS":   {of("quorumlock://test/1"), of("quorumlock://test/6")},
+		"hosts": {holding(t, ca, testca.Hosts("one.test"), ca), holding(t, ca, testca.Hosts("three.test"), ca)},
+		"other": {of("quorumlock://test/1"), of("quorumlock://other/6")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			one := setup{id: Identity{Replica: 1}, told: hosts, tls: tt.one}.start(t)
+			six := setup{id: Identity{Replica: 6}, told: hosts, tls: tt.six}.start(t)
+			welcome, refused := one.Probe(t.Context(), map[uint64]string{3: six.addr})
+			require.Empty(t, welcome)
+			if name == "other" {
+				require.Empty(t, refused)
+				return
+			}
+			require.Len(t, refused, 1)
+			require.Equal(t, CodeReplica, refused[0].Code)
+			require.EqualValues(t, 6, refused[0].By)
+		})
+	}
+}
+
 // Clients that are no replicas, but speak TLS.
 func TestTLSStrangers(t *testing.T) {
 	ca := newCA(t, "ca")
@@ -539,7 +568,9 @@ func TestTLSIntermediate(t *testing.T) {
 func TestUnreachableIsForgotten(t *testing.T) {
 	a := setup{id: Identity{Replica: 1}}.start(t)
 	b := setup{id: Identity{Replica: 2}}.start(t)
-	_, err := a.Dial(context.Background(), 2, "127.0.0.1:1")
+	_, err := a.Dial(context.Background(), 2, "")
+	require.ErrorContains(t, err, "not known here yet")
+	_, err = a.Dial(context.Background(), 2, "127.0.0.1:1")
 	require.Error(t, err)
 	require.Error(t, a.Unreachable()[2])
 	_, err = b.dial(t, 1, a) // it is there after all

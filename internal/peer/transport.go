@@ -215,7 +215,7 @@ func (t *Transport) serve(raw net.Conn) {
 	}
 	defer t.discharge(from, raw)
 	if t.cfg.Book.Removed(from) {
-		return // since it was greeted; see Dismiss
+		return // since it was greeted; see cutLocked
 	}
 	if err := t.deliver(from, conn); err != nil {
 		t.cfg.Logger.Debug("connection ended", "replica", from, "err", err)
@@ -300,7 +300,8 @@ func (t *Transport) examine(conn net.Conn, payload []byte, dialled uint64) (hell
 	if err := t.vouch(conn, h.Replica); err != nil {
 		return h, refuse(CodeCertificate, "%v", err)
 	}
-	if err := t.cfg.Book.admit(self.Replica, &h); err != nil {
+	removed, err := t.cfg.Book.admit(self.Replica, &h)
+	if err != nil {
 		// This replica's disk, and nothing that the other could mend.
 		if !errors.As(err, new(*Refusal)) && t.trouble.first(fmt.Sprint("record of ", h.Replica)) {
 			t.cfg.Logger.Warn("no connection with a peer: the record of it cannot be written", "peer", h.Replica, "err", err)
@@ -310,6 +311,9 @@ func (t *Transport) examine(conn net.Conn, payload []byte, dialled uint64) (hell
 	t.trouble.note(h.Replica, nil)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for _, id := range removed { // who tells them has done so, and this one will when they dial
+		t.cutLocked(id)
+	}
 	if h.Epoch >= t.met[h.Replica].epoch { // two lives of it may greet at a time
 		t.met[h.Replica] = met{h.Epoch, h.Level}
 	}
@@ -359,19 +363,25 @@ func (t *Transport) Heard(replica uint64) time.Duration {
 func (t *Transport) Dismiss(addresses map[uint64]string) {
 	t.mu.Lock()
 	for id := range addresses {
-		for _, c := range t.inbound[id] {
-			_ = c.Close()
-		}
-	}
-	for c := range t.outbound {
-		if _, gone := addresses[c.replica]; gone {
-			_ = c.raw.Close()
-		}
+		t.cutLocked(id)
 	}
 	t.mu.Unlock()
 	ctx, cancel := context.WithTimeout(t.ctx, greetTimeout)
 	defer cancel()
 	t.Probe(ctx, addresses) // they welcome this one, and are refused
+}
+
+// cutLocked ends the connections with a replica that the Book has as removed: those that
+// begin see that by themselves. t.mu is held.
+func (t *Transport) cutLocked(replica uint64) {
+	for _, c := range t.inbound[replica] {
+		_ = c.Close()
+	}
+	for c := range t.outbound {
+		if c.replica == replica {
+			_ = c.raw.Close()
+		}
+	}
 }
 
 // refuse tells the other side why, if the error is a refusal.
