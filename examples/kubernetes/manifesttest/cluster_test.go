@@ -67,7 +67,13 @@ func (c cluster) read(into any, args ...string) {
 	require.NoError(c, json.Unmarshal([]byte(c.kubectl(args...)), into))
 }
 
-func (c cluster) settle() { c.kubectl("rollout", "status", "statefulset/app", "--timeout=3m") }
+// settle waits until all is as it should be. An update must not begin before: see
+// docs/KUBERNETES.md.
+func (c cluster) settle() {
+	c.Helper()
+	c.await("five pods are ready", func() bool { _, missing := c.pods(); return missing == 0 })
+	c.kubectl("rollout", "status", "statefulset/app", "--timeout=3m")
+}
 
 func (c cluster) evict(pod string) error {
 	_, err := c.try(fmt.Sprintf(`{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": %q}}`, pod),
@@ -83,7 +89,7 @@ func (c cluster) pods() (map[string]core.Pod, int) {
 	for _, p := range list.Items {
 		pods[p.Name] = p
 		for _, is := range p.Status.Conditions {
-			if is.Type == core.PodReady && is.Status == core.ConditionTrue {
+			if is.Type == core.PodReady && is.Status == core.ConditionTrue && p.DeletionTimestamp == nil {
 				ready++
 			}
 		}
