@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"sync"
@@ -67,7 +68,22 @@ func (t *Transport) dial(ctx context.Context, replica uint64, addr string) (*Con
 		return nil, fmt.Errorf("peer: replica %d at %s: %w", replica, addr, err)
 	}
 	_ = raw.SetDeadline(time.Time{})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, ErrClosed
+	}
+	t.workers.Go(c.heed)
 	return c, nil
+}
+
+// heed ends the connection as soon as the other side has. Nothing else comes after the
+// welcome, but often that is the only sign there is: where an address goes with its
+// process, as a pod's does, nobody is left to refuse what is written later, and the first
+// messages after a silence, such as a new leader's, would be lost for unackedTimeout.
+func (c *Conn) heed() {
+	_, _ = io.Copy(io.Discard, c.conn)
+	c.Close()
 }
 
 func (t *Transport) connect(ctx context.Context, addr string) (net.Conn, error) {

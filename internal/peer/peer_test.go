@@ -43,6 +43,7 @@ type setup struct {
 	tls    *Certificates
 	told   map[uint64]string
 	logger *slog.Logger
+	dial   func(ctx context.Context, addr string) (net.Conn, error)
 }
 
 func (s setup) start(t testing.TB) *node {
@@ -83,6 +84,7 @@ func (s setup) start(t testing.TB) *node {
 		Refused: func(r *Refusal) { n.refused <- r },
 		Logger:  s.logger,
 		Faults:  s.faults,
+		Dial:    s.dial,
 	})
 	if !s.gated {
 		n.Open()
@@ -383,10 +385,14 @@ func TestInboundIsBounded(t *testing.T) {
 		require.NoError(t, c.Send(kindTest, []byte("x")))
 		receive(t, b.got)
 	}
-	require.NoError(t, first.raw.SetReadDeadline(time.Now().Add(enough)))
-	_, err = first.raw.Read(make([]byte, 1))
-	require.Error(t, err)
-	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+	late := time.After(enough)
+	for first.Send(kindTest, []byte("x")) == nil {
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-late:
+			t.Fatal("one too many is still open")
+		}
+	}
 }
 
 // failing fails Accept some times, as a process out of descriptors does.
@@ -481,6 +487,64 @@ func TestLinkMendsItself(t *testing.T) {
 			t.Fatal("the link did not come back")
 		}
 	}
+}
+
+// A vanishing connection takes what is written to it, also when nobody is there any more:
+// the other's address is gone with it, and so nothing comes back.
+type vanishing struct {
+	net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (v *vanishing) Write(b []byte) (int, error) {
+	select {
+	case <-v.closed:
+		return 0, net.ErrClosed
+	default:
+		_, _ = v.Conn.Write(b)
+		return len(b), nil
+	}
+}
+
+func (v *vanishing) Close() error {
+	v.once.Do(func() { close(v.closed) })
+	return v.Conn.Close()
+}
+
+// Who ends says so, and a link that has nothing to send hears it all the same: its next
+// message goes to where the other is now.
+func TestLinkHearsTheEnd(t *testing.T) {
+	dialled := make(chan *vanishing, 10)
+	a := setup{id: Identity{Replica: 1}, dial: func(ctx context.Context, addr string) (net.Conn, error) {
+		raw, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return nil, err
+		}
+		v := &vanishing{Conn: raw, closed: make(chan struct{})}
+		dialled <- v
+		return v, nil
+	}}.start(t)
+	b := setup{id: Identity{Replica: 2}}.start(t)
+	to := route{2: b.addr}
+	link := a.Link(2, to)
+	defer link.Close()
+	require.True(t, link.Send(t.Context(), kindTest, []byte("one")))
+	require.Equal(t, "1:one", receive(t, b.got))
+	require.NoError(t, b.Close())
+	receive(t, receive(t, dialled).closed)
+
+	b = setup{id: Identity{Replica: 2}}.start(t)
+	to[2] = b.addr
+	late := time.After(enough)
+	for !link.Send(t.Context(), kindTest, []byte("two")) { // it pauses between two connections
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-late:
+			t.Fatal("the link did not come back")
+		}
+	}
+	require.Equal(t, "1:two", receive(t, b.got))
 }
 
 func TestProbe(t *testing.T) {
