@@ -140,7 +140,13 @@ func (s *Session) acquireIn(ctx context.Context, r request, wait bool) (h *Hold,
 // answered.
 func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, chan struct{}, error) {
 	g := n.groupOf(r.name)
-	at := n.asked()
+	// All that takes memory is made before the lock is taken: the garbage collector may
+	// have who takes some do part of its work first.
+	told := n.newAnswer()
+	h := &Hold{name: r.name, wait: wait, limit: r.terms.maxWaiters, at: n.asked(), told: told}
+	if !r.terms.plain() || len(r.names) > 0 || s.maxWaits != anyNumber {
+		h.more.Store(newHoldMore(r))
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
@@ -157,14 +163,10 @@ func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, chan struct{
 		n.stats.refused(RefusalQuota)
 		return nil, nil, err
 	}
-	h := &Hold{part: s.in(g), name: r.name, rule: rule, wait: wait, limit: r.terms.maxWaiters, at: at,
-		told: n.newAnswer()}
-	if !r.terms.plain() || len(r.names) > 0 || s.maxWaits != anyNumber {
-		h.more.Store(newHoldMore(r))
-	}
+	h.part, h.rule = s.in(g), rule
 	n.stats.asked(&r)
 	g.claimNow(h)
-	return h, h.told, nil
+	return h, told, nil
 }
 
 // claimNow gives a claim its number and queues it to be sent. n.mu is held.
