@@ -143,7 +143,8 @@ func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, chan struct{
 	// All that takes memory is made before the lock is taken: the garbage collector may
 	// have who takes some do part of its work first.
 	told := n.newAnswer()
-	h := &Hold{name: r.name, wait: wait, limit: r.terms.maxWaiters, at: n.asked(), told: told}
+	h := &Hold{name: r.name, wait: wait, limit: r.terms.maxWaiters, at: n.asked(), told: told,
+		rule: n.quotas.ruleOf(&r)}
 	if !r.terms.plain() || len(r.names) > 0 || s.maxWaits != anyNumber {
 		h.more.Store(newHoldMore(r))
 	}
@@ -158,12 +159,11 @@ func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, chan struct{
 		n.stats.refused(RefusalBusy)
 		return nil, nil, ErrBusy
 	}
-	rule, err := n.quotas.admit(s, &r, wait)
-	if err != nil {
+	if err := n.quotas.admit(s, &r, h.rule, wait); err != nil {
 		n.stats.refused(RefusalQuota)
 		return nil, nil, err
 	}
-	h.part, h.rule = s.in(g), rule
+	h.part = s.in(g)
 	n.stats.asked(&r)
 	g.claimNow(h)
 	return h, told, nil

@@ -15,7 +15,7 @@ const (
 	// busiestExact is how many calls are each counted, before one in busiestStep stands
 	// for all: it is names by the thousand that cost, and they need no exact numbers.
 	busiestExact = 1 << 13
-	busiestStep  = 8
+	busiestStep  = 16
 )
 
 // busiest counts the names that are asked for most, in memory that does not grow

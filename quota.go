@@ -259,17 +259,23 @@ func (q *quotas) match(s *Session, innermost int, names []string) []hit {
 // now is read from the monotonic clock alone, which takes half the time.
 func (q *quotas) now() time.Time { return q.node.start.Add(q.node.age()) }
 
-// admit counts a claim, or returns which quota does not allow it: of several rates, the
-// one that allows it last. It also returns by which rule its one name is found again.
-func (q *quotas) admit(s *Session, r *request, wait bool) (uint16, error) {
+// ruleOf returns by which rule the one name of a request is found, 0 for none. Rules do
+// not change, so it is called before n.mu is taken: a name that nobody has looked at yet
+// has to come from memory.
+func (q *quotas) ruleOf(r *request) uint16 {
+	if q == nil || len(r.names) > 1 {
+		return 0
+	}
+	return uint16(q.innermost(r.name) + 1)
+}
+
+// admit counts a claim whose rule this is, or returns which quota does not allow it: of
+// several rates, the one that allows it last.
+func (q *quotas) admit(s *Session, r *request, rule uint16, wait bool) error {
 	if q == nil {
-		return 0, nil
+		return nil
 	}
-	innermost := -1
-	if len(r.names) <= 1 {
-		innermost = q.innermost(r.name)
-	}
-	hits := q.match(s, innermost, r.names)
+	hits := q.match(s, int(rule)-1, r.names)
 	var now time.Time
 	var slowest *hit // of those whose rate does not allow it
 	var longest time.Duration
@@ -277,13 +283,13 @@ func (q *quotas) admit(s *Session, r *request, wait bool) (uint16, error) {
 		h := &hits[i]
 		switch {
 		case h.Holds > 0 && h.claims+h.names > h.Holds:
-			return 0, h.refuse(QuotaHolds, 0)
+			return h.refuse(QuotaHolds, 0)
 		case wait && h.Waiters > 0 && h.waiters+h.names > h.Waiters:
-			return 0, h.refuse(QuotaWaiters, 0)
+			return h.refuse(QuotaWaiters, 0)
 		case h.tokens == nil || h.credit >= h.names:
 			continue
 		case h.names > h.burst():
-			return 0, h.refuse(QuotaRate, 0)
+			return h.refuse(QuotaRate, 0)
 		case now.IsZero():
 			now = q.now()
 		}
@@ -292,7 +298,7 @@ func (q *quotas) admit(s *Session, r *request, wait bool) (uint16, error) {
 		}
 	}
 	if slowest != nil {
-		return 0, slowest.refuse(QuotaRate, longest)
+		return slowest.refuse(QuotaRate, longest)
 	}
 	for i := range hits {
 		h := &hits[i]
@@ -304,7 +310,7 @@ func (q *quotas) admit(s *Session, r *request, wait bool) (uint16, error) {
 			h.take(now)
 		}
 	}
-	return uint16(innermost + 1), nil
+	return nil
 }
 
 // allowsIn returns after what time the rate allows what is asked for, rounded up so

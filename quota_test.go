@@ -499,7 +499,8 @@ func TestQuotasTakeNoMemory(t *testing.T) {
 	defer n.mu.Unlock()
 	took := testing.AllocsPerRun(1000, func() {
 		var err error
-		if h.rule, err = n.quotas.admit(h.part.Session, &r, true); err != nil {
+		h.rule = n.quotas.ruleOf(&r)
+		if err = n.quotas.admit(h.part.Session, &r, h.rule, true); err != nil {
 			panic(err)
 		}
 		h.answered, h.token = false, 0
@@ -529,7 +530,7 @@ func TestQuotaRateIsKeptTo(t *testing.T) {
 			q := newQuotas(&Node{clk: clock.New(), start: time.Now()}, []Quota{quota})
 			s, begun, let := &Session{}, time.Now(), 0
 			call := func(k int) error {
-				_, err := q.admit(s, &request{name: "a", names: []string{"a", "b", "c"}[:k]}, false)
+				err := q.admit(s, &request{name: "a", names: []string{"a", "b", "c"}[:k]}, 1, false)
 				if err == nil {
 					let += k
 				}

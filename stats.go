@@ -60,7 +60,7 @@ const (
 
 // A NameCount tells how often a name was asked for: at most Calls times, and at
 // least Calls less Over. After the first 8,192 calls since all counts were last halved,
-// one call in eight, chosen at random, stands for all, and both are estimates.
+// one call in sixteen, chosen at random, stands for all, and both are estimates.
 type NameCount struct {
 	Name        string
 	Calls, Over uint64

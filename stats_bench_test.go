@@ -63,11 +63,10 @@ func BenchmarkQuotas(b *testing.B) {
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		r := request{name: names[i%len(names)]}
-		rule, err := n.quotas.admit(h.part.Session, &r, true)
-		if err != nil {
+		h.rule = n.quotas.ruleOf(&r)
+		if err := n.quotas.admit(h.part.Session, &r, h.rule, true); err != nil {
 			b.Fatal(err)
 		}
-		h.rule = rule
 		h.name, h.answered, h.token = r.name, false, 0
 		n.quotas.granted(h)
 		h.answered, h.token = true, 1

@@ -148,7 +148,7 @@ func TestHistogramBuckets(t *testing.T) {
 }
 
 // What is asked for often is found among many names, and no count is off by more than
-// it says, and than choosing one call in eight can do by chance. An oracle that remembers
+// it says, and than choosing one call in sixteen can do by chance. An oracle that remembers
 // all of them says so.
 func TestBusiestFindsTheFrequent(t *testing.T) {
 	seed := rand.Uint64()
