@@ -141,8 +141,8 @@ func costTurn(ctx context.Context, s system, o order, values map[string]float64)
 // The samples of a profile: all, and those in what is measured.
 const allSamples, ownSamples = "all_samples", "own_samples"
 
-// counters are whose methods count, or keep to quotas.
-var counters = regexp.MustCompile(`/quorumlock\.\(\*(stats|busiest|stopwatch|Histogram|quotas|hit)\)\.`)
+// counters are whose methods count, or keep to quotas, and the clock that is read for it.
+var counters = regexp.MustCompile(`/quorumlock\.\(\*((stats|busiest|stopwatch|Histogram|quotas|hit)\)\.|Node\)\.(asked|age)$)`)
 
 func countSamples(from io.Reader, values map[string]float64) error {
 	p, err := profile.Parse(from)
