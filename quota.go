@@ -345,9 +345,7 @@ func (h *hit) refuse(bound string, after time.Duration) error {
 // granted is called before a claim's grant is told.
 func (q *quotas) granted(h *Hold) {
 	if q != nil && h.wait {
-		for _, x := range q.matchHold(h) {
-			x.waiters -= x.names
-		}
+		q.giveBack(h, 0, 1)
 	}
 }
 
@@ -356,21 +354,28 @@ func (q *quotas) forgotten(h *Hold) {
 	if q == nil || h.forgotten {
 		return
 	}
-	waits := h.wait && !h.granted()
-	for _, x := range q.matchHold(h) {
-		x.claims -= x.names
-		if waits {
-			x.waiters -= x.names
-		}
+	waiters := 0
+	if h.wait && !h.granted() {
+		waiters = 1
 	}
+	q.giveBack(h, 1, waiters)
 }
 
-func (q *quotas) matchHold(h *Hold) []hit {
-	var names []string
-	if m := h.more.Load(); m != nil {
-		names = m.names
+// giveBack takes a claim out of what is used, for each of its names as a claim and as a
+// waiter or not. Nearly all have one name, and it is done twice for each under n.mu.
+func (q *quotas) giveBack(h *Hold, claims, waiters int) {
+	if m := h.more.Load(); m != nil && len(m.names) > 1 {
+		for _, x := range q.match(h.part.Session, -1, m.names) {
+			x.claims -= claims * x.names
+			x.waiters -= waiters * x.names
+		}
+		return
 	}
-	return q.match(h.part.Session, int(h.rule)-1, names)
+	for i := int(h.rule) - 1; i >= 0; i = q.rules[i].outer {
+		u := q.usageOf(h.part.Session, &q.rules[i])
+		u.claims -= claims
+		u.waiters -= waiters
+	}
 }
 
 // inUse tells how much of each quota is used, in the order of the options.
