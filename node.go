@@ -29,6 +29,14 @@ type Node struct {
 	groups []*group
 	self   sessions.ID // replica and epoch of this life; Seq 0
 
+	// Every call reads these, and none takes mu for it. They lie far from mu, which comes from
+	// another processor's cache each time.
+	own      atomic.Pointer[Session] // the node's own
+	counting atomic.Bool             // stats is there
+	start    time.Time               // just before it was opened
+	quotas   *quotas                 // nil if there are none; mu guards what is in them
+	answers  sync.Pool               // see newAnswer; of this node, since a test's bubble has its own channels
+
 	ctx     context.Context // ends when the node closes
 	stop    context.CancelFunc
 	open    context.Context // ends when Close begins
@@ -43,11 +51,6 @@ type Node struct {
 	led     chan struct{} // has a token when this replica came to lead
 	moved   chan struct{} // has a token when the members may have changed
 
-	own      atomic.Pointer[Session] // the node's own
-	counting atomic.Bool             // stats is there
-	start    time.Time               // just before it was opened
-	answers  sync.Pool               // see newAnswer; of this node, since a test's bubble has its own channels
-
 	// mu guards all below. A state machine's lock is taken before it, never after,
 	// and the engine is never called with it held.
 	mu                    sync.Mutex
@@ -56,9 +59,8 @@ type Node struct {
 	resting               int    // senders that have nothing to do
 	founding              string // sum of the backup from which the cluster was founded
 	sessions              map[uint64]*Session
-	lastSession, lastHold uint64  // the last numbers given out
-	stats                 *stats  // nil while nobody has asked for them
-	quotas                *quotas // nil if there are none
+	lastSession, lastHold uint64 // the last numbers given out
+	stats                 *stats // nil while nobody has asked for them
 }
 
 // Open starts this replica and returns at once: the node is there, and its calls
