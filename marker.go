@@ -69,7 +69,6 @@ type directory struct {
 	path   string // resolved
 	lock   *os.File
 	marker marker
-	fresh  bool // there was no marker
 }
 
 // claimed are the directories in use by this process: its own locks do not
@@ -227,7 +226,6 @@ func (d *directory) draft(o Options) error {
 	}
 	var storage peer.Storage
 	_, _ = crand.Read(storage[:]) // never fails
-	d.fresh = true
 	d.marker = marker{
 		Format:    markerFormat,
 		State:     stateBootstrapping,
