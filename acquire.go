@@ -108,6 +108,7 @@ func (s *Session) acquireIn(ctx context.Context, r request, wait bool) (h *Hold,
 	n := s.n
 	h, answer, err := n.beginClaim(s, r, wait)
 	if err != nil {
+		n.answers.Put(answer) // nobody knows of it
 		return nil, false, fmt.Errorf("acquire %s: %w", r.what(), err)
 	}
 	if ctxDone := ctx.Done(); ctxDone == nil {
@@ -152,16 +153,16 @@ func (n *Node) beginClaim(s *Session, r request, wait bool) (*Hold, chan struct{
 	defer n.mu.Unlock()
 	switch {
 	case n.failed != nil:
-		return nil, nil, n.failed
+		return nil, told, n.failed
 	case s.state == sessionOver:
-		return nil, nil, s.cause
+		return nil, told, s.cause
 	case len(g.stream.acquires) >= maxPending:
 		n.stats.refused(RefusalBusy)
-		return nil, nil, ErrBusy
+		return nil, told, ErrBusy
 	}
 	if err := n.quotas.admit(s, &r, h.rule, wait); err != nil {
 		n.stats.refused(RefusalQuota)
-		return nil, nil, err
+		return nil, told, err
 	}
 	h.part = s.in(g)
 	n.stats.asked(&r)
